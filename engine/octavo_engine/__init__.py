@@ -1,0 +1,1 @@
+"""The paged-attention engine and its OpenAI server. Knows no Kubernetes."""

@@ -1,0 +1,56 @@
+"""The engine's settings: frozen, nested by owner; each part is given only its own section.
+
+Units are in the names. The one place for defaults: the command line, the offline API and the
+reference page are made from these fields.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Device = Literal["auto", "cpu", "cuda"]
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    """A folder with a Hugging Face checkpoint, or a .gguf file."""
+    dtype: DType = "auto"
+    """auto: the checkpoint's own, or the fastest on this device that loses nothing against it."""
+    quantization: str = "auto"
+    """auto: as the checkpoint says."""
+    max_model_len: int | None = None
+    """Tokens of prompt + output; None: the model's own context, as far as the KV cache can hold it."""
+    device: Device = "auto"
+
+
+class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    block_size: int = 64
+    """Tokens in a page: 16 to 1024, a power of two."""
+    gpu_memory_utilization: float = 0.92
+    """Share of the GPU's memory for weights, activations, graphs and pages together."""
+    cpu_kv_cache_gib: float = 2.0
+    """Memory for pages on a CPU."""
+    prefix_caching: bool = True
+    swap_space_gib: float = 0.0
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    max_num_seqs: int | None = None
+    """Sequences running at once; None: 32 on a CPU, 256 on a GPU."""
+    max_num_batched_tokens: int | None = None
+    """Token budget of a step; None: 2048 on a CPU, 8192 on a GPU."""
+    target_itl_ms: float | None = None
+    """When set, prefill in a step shrinks so that running streams keep this inter-token latency."""
+    max_queued_requests: int = 2048
+
+
+class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    tensor_parallel_size: int = 1
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    model: ModelSettings
+    cache: CacheSettings = CacheSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    parallel: ParallelSettings = ParallelSettings()

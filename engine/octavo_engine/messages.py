@@ -1,0 +1,130 @@
+"""What crosses between the server and the engine's core: plain data, nothing else.
+
+The server (HTTP, templates, tokenizer) and the core (scheduler, runner) may live in two processes;
+everything here is a msgspec struct, so that it can travel as msgpack. No torch.
+"""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from octavo_engine.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the core sees it; made by the server, never changed."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    """Resolved: the model's `generation_config` has been filled in where the client said nothing."""
+    priority: int = 0
+    """Lower is more urgent."""
+    cache_salt: str | None = None
+    """Requests of different salts never share prefix pages."""
+    arrival_time_s: float = 0.0
+    """`time.monotonic()` when the request reached the server."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    token_id: int
+    logprob: float
+    rank: int
+    """1 is the most likely token of the vocabulary."""
+
+
+class PositionLogprobs(msgspec.Struct, frozen=True):
+    """The chosen token's logprob and the k most likely alternatives, most likely first."""
+
+    chosen: TokenLogprob
+    top: list[TokenLogprob]
+
+
+class RequestDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step adds to one sequence of a request; exactly one delta of a sequence finishes it."""
+
+    request_id: str
+    index: int = 0
+    """Which of the request's `n` sequences."""
+    token_ids: list[int]
+    logprobs: list[PositionLogprobs] | None = None
+    """One for each of `token_ids` when the request asked for them."""
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    """One for each prompt token (the first is None); sent once, with the first delta of index 0."""
+    num_cached_tokens: int = 0
+    """Prompt tokens served from the prefix cache."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop token id or stop string that ended the sequence; None for end-of-sequence tokens."""
+    error: str | None = None
+    """Set with finish_reason `error`: a sentence for the client."""
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the core, cheap to take; counters only ever grow."""
+
+    num_running: int
+    num_waiting: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    """Pages referenced by a request; cached pages without a reference are not counted."""
+    kv_blocks_cached: int
+    prompt_tokens_total: int
+    generation_tokens_total: int
+    prefix_queries_tokens_total: int
+    prefix_hits_tokens_total: int
+    preemptions_total: int
+    finished_total: dict[str, int]
+    """Sequences ended, by finish reason."""
+    steps_total: int
+    last_step_age_s: float
+    """Seconds since the loop last made progress (a step begun or ended, or an idle tick)."""
+    has_work: bool
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that hold from readiness on."""
+
+    vocab_size: int
+    max_model_len: int
+    """Largest prompt + output of one sequence, in tokens."""
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    dtype: str
+    device: str
+
+
+class RequestStream(Protocol):
+    """The deltas of one request, as they come; ends after every sequence has finished."""
+
+    def __aiter__(self) -> "RequestStream": ...
+
+    async def __anext__(self) -> list[RequestDelta]: ...
+
+
+class EngineClient(Protocol):
+    """The server's only door to the core. Implementations: in process (thread), later ZeroMQ."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def submit(self, request: EngineRequest) -> RequestStream:
+        """Queues a request. Raises `RequestError` (a 400 for the client) before anything is queued:
+        ids out of range, empty prompt, prompt beyond the context, a request that can never fit.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Ends all sequences of a request; idempotent, unknown ids are ignored."""
+        ...
+
+    def finish(self, request_id: str, index: int, stop_reason: str) -> None:
+        """Ends one sequence as `stop`: the server saw a stop string in its text. Idempotent."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The controller: InferenceService in, Kubernetes objects out. Knows no torch."""
