@@ -1,9 +1,9 @@
 """What crosses between the scheduler and the runner: one step as plain data. No torch.
 
 The runner keeps one row per running sequence in a request table (its token ids, block tables,
-sampling parameters). A batch is the difference that a step makes to that table plus the work to do,
-so that ranks can apply the same batch and so that step N+1 can be scheduled before N's tokens are known:
-the input of a decode is read from the runner's own table, not from the batch.
+sampling parameters). A batch is the difference that a step makes to that table plus the work to
+do, so that ranks can apply the same batch and so that step N+1 can be scheduled before N's tokens
+are known: the input of a decode is read from the runner's own table, not from the batch.
 """
 
 from typing import Literal, Protocol

@@ -20,7 +20,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str = "auto"
     """auto: as the checkpoint says."""
     max_model_len: int | None = None
-    """Tokens of prompt + output; None: the model's own context, as far as the KV cache can hold it."""
+    """Tokens of prompt + output; None: the model's own context, as far as the pages can hold it."""
     device: Device = "auto"
 
 

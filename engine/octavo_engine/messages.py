@@ -19,7 +19,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     prompt_token_ids: list[int]
     params: SamplingParams
-    """Resolved: the model's `generation_config` has been filled in where the client said nothing."""
+    """Resolved: the model's `generation_config` is filled in where the client said nothing."""
     priority: int = 0
     """Lower is more urgent."""
     cache_salt: str | None = None
@@ -43,7 +43,7 @@ class PositionLogprobs(msgspec.Struct, frozen=True):
 
 
 class RequestDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step adds to one sequence of a request; exactly one delta of a sequence finishes it."""
+    """What one step adds to one sequence; exactly one delta of a sequence finishes it."""
 
     request_id: str
     index: int = 0

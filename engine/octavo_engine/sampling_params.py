@@ -1,4 +1,4 @@
-"""How the tokens of a sequence are chosen and when it ends; plain data with its own checks. No torch."""
+"""How a sequence's tokens are chosen and when it ends; plain data with its checks. No torch."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Resolved sampling parameters. The neutral value of each field leaves the model's logits alone."""
+    """Resolved sampling parameters. A field's neutral value leaves the model's logits alone."""
 
     n: int = 1
     max_tokens: int | None = 16
