@@ -1,0 +1,107 @@
+# `make help` lists the targets. Everything runs out of .venv, which `setup` makes.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.octavo-installed
+UV_VERSION := 0.13.9
+# The first interpreter of a supported version; `make PYTHON=/path/to/python3.12 setup` overrides.
+PYTHON ?= $(shell for v in 3.11 3.12 3.13; do command -v python$$v && exit; done; command -v python3)
+# torch's threads spin while they wait by default, which collapses on a busy machine.
+export OMP_WAIT_POLICY := passive
+# Where tests and the demo keep what they make once (tools, models, images): see tests/cluster.
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## List these targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}'
+
+# ---- the two commands of the README ----
+
+.PHONY: demo
+demo: preflight setup ## A cluster, the operator and a model that answers; ends with a URL to try
+	@$(BIN)/python -m tests.e2e.demo up
+
+.PHONY: test
+test: setup lint types ## Everything that CI runs: lint, types, contracts, all tests
+	@$(BIN)/python -m tests.cluster prepare
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# ---- the demo's and the tests' cluster ----
+
+.PHONY: demo-down
+demo-down: setup ## Remove the demo's cluster and everything it made
+	@$(BIN)/python -m tests.e2e.demo down
+
+.PHONY: cluster-up
+cluster-up: preflight setup ## A real Kubernetes on this machine; prints its KUBECONFIG
+	@$(BIN)/python -m tests.cluster up
+
+.PHONY: cluster-down
+cluster-down: setup ## Remove that cluster and everything it made
+	@$(BIN)/python -m tests.cluster down
+
+.PHONY: preflight
+preflight:
+	@$(PYTHON) tests/cluster/preflight.py
+
+# ---- development ----
+
+.PHONY: setup
+setup: $(STAMP) ## The virtual environment in .venv with all extras, pinned by constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "Octavo needs Python 3.11 to 3.13, found %d.%d (make PYTHON=... to choose)" % v)'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -qy python3-venv; } || { echo "Install the venv module first: apt-get install python3-venv"; exit 1; }
+	@echo "==> virtual environment in $(VENV) ($$($(PYTHON) --version))"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q uv==$(UV_VERSION)
+	@echo "==> dependencies (torch is large: a few minutes on a slow line)"
+	$(BIN)/uv pip install --constraint constraints.txt --editable '.[engine,operator,dev]'
+	@touch $@
+
+.PHONY: fmt
+fmt: setup ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+.PHONY: lint
+lint: setup ## ruff, import contracts, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+.PHONY: types
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: unit
+unit: setup ## The tests that need no cluster
+	$(BIN)/python -m pytest -m "not cluster" $(PYTEST_ARGS)
+
+.PHONY: e2e
+e2e: preflight setup ## From a YAML file to tokens on the test cluster
+	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
+
+.PHONY: test-gpu
+test-gpu: ## The GPU tests, with the python3 that holds a CUDA build of torch
+	PYTHONPATH=operator:engine:kernels python3 -m pytest -m gpu tests/kernels tests/gpu $(PYTEST_ARGS)
+
+.PHONY: crds
+crds: setup ## Write what is generated from the CRD and the chart's values: reference pages, chart copies
+	$(BIN)/python crds/generate_reference.py
+	$(BIN)/python charts/generate_docs.py
+
+.PHONY: constraints
+constraints: setup ## Pin what is installed now into constraints.txt
+	$(BIN)/uv pip freeze --exclude-editable > constraints.txt
+
+.PHONY: images
+images: setup ## Build the operator's image by buildah and print its name
+	@$(BIN)/python -m tests.cluster images
+
+.PHONY: bench-cpu
+bench-cpu: setup ## Output tokens per second on this CPU as ratios to transformers, in one run
+	$(BIN)/python -m tests.bench.cpu
