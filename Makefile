@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.octavo-installed
 UV_VERSION := 0.13.9
 # The first interpreter of a supported version; `make PYTHON=/path/to/python3.12 setup` overrides.
-PYTHON ?= $(shell for v in 3.11 3.12 3.13; do command -v python$$v && exit; done; command -v python3)
+PYTHON ?= $(shell for v in 3.11 3.12 3.13; do python$$v -c '' 2>/dev/null && command -v python$$v && exit; done; command -v python3)
 # torch's threads spin while they wait by default, which collapses on a busy machine.
 export OMP_WAIT_POLICY := passive
 # Where tests and the demo keep what they make once (tools, models, images): see tests/cluster.
