@@ -1,1 +1,31 @@
-"""Triton kernels, each with a plain PyTorch reference that is the oracle and the CPU path."""
+"""Triton kernels, each with a plain PyTorch reference that is the oracle and the CPU path.
+
+`ops` holds the public functions, `reference` their plain versions, `gpu` the kernels.
+"""
+
+from octavo_kernels.metadata import AttentionMetadata, SamplingTensors
+from octavo_kernels.ops import (
+    apply_rope,
+    gelu_tanh_mul,
+    kv_write,
+    paged_attention,
+    prepare_attention,
+    rms_norm,
+    rope_kv_write,
+    sample,
+    silu_mul,
+)
+
+__all__ = [
+    "AttentionMetadata",
+    "SamplingTensors",
+    "apply_rope",
+    "gelu_tanh_mul",
+    "kv_write",
+    "paged_attention",
+    "prepare_attention",
+    "rms_norm",
+    "rope_kv_write",
+    "sample",
+    "silu_mul",
+]

@@ -1,0 +1,191 @@
+"""The public ops: checks nothing twice, picks the reference on a CPU and the Triton kernel on a GPU.
+
+Triton is imported by the first call on a GPU tensor, so a CPU-only process never loads it. Letters in
+shapes: T tokens of the step, R rows, Hq and Hkv heads, D head dimension, N vocabulary.
+"""
+
+from typing import overload
+
+import torch
+
+from octavo_kernels.metadata import AttentionMetadata, SamplingTensors
+
+
+@overload
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0
+) -> torch.Tensor: ...
+
+
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    residual: torch.Tensor,
+    weight_offset: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    residual: torch.Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Normalises x[..., H] to unit mean square and scales by (weight[H] + weight_offset).
+
+    With a residual (shape and dtype of x) returns (y, x + residual), y being the norm of the sum as
+    rounded to x.dtype. Statistics are float32.
+    """
+    if x.is_cpu:
+        from octavo_kernels.reference.rms_norm import rms_norm as run
+    else:
+        from octavo_kernels.gpu.rms_norm import rms_norm as run
+    return run(x, weight, eps, residual=residual, weight_offset=weight_offset)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """[T, 2I] -> [T, I]: silu(first half) * second half, in float32, rounded once."""
+    if gate_up.is_cpu:
+        from octavo_kernels.reference.gated_mul import silu_mul as run
+    else:
+        from octavo_kernels.gpu.gated_mul import silu_mul as run
+    return run(gate_up)
+
+
+def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """[T, 2I] -> [T, I]: gelu(first half) by the tanh formula * second half, in float32, rounded once."""
+    if gate_up.is_cpu:
+        from octavo_kernels.reference.gated_mul import gelu_tanh_mul as run
+    else:
+        from octavo_kernels.gpu.gated_mul import gelu_tanh_mul as run
+    return run(gate_up)
+
+
+def apply_rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    interleaved: bool = False,
+) -> None:
+    """Rotates the first R dimensions of q[T, Hq, D] and k[T, Hkv, D] in place.
+
+    cos and sin are float32 [P, R/2] tables by position with any attention scaling folded in;
+    positions[T] < P. Dimension i is paired with i + R/2, or 2i with 2i + 1 when interleaved. q and k may
+    be strided views (of a packed projection) as long as D is contiguous.
+    """
+    if q.is_cpu:
+        from octavo_kernels.reference.rope import apply_rope as run
+    else:
+        from octavo_kernels.gpu.rope import apply_rope as run
+    run(q, k, cos, sin, positions, interleaved=interleaved)
+
+
+def kv_write(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+) -> None:
+    """Writes k, v[T, Hkv, D] into caches[num_blocks, Hkv, block_size, D] at slots[T] int64.
+
+    slot = block id * block_size + offset in the block; a negative slot is skipped. Slots that are not
+    negative differ from each other.
+    """
+    if k.is_cpu:
+        from octavo_kernels.reference.kv_write import kv_write as run
+    else:
+        from octavo_kernels.gpu.kv_write import kv_write as run
+    run(k, v, k_cache, v_cache, slots)
+
+
+def rope_kv_write(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    interleaved: bool = False,
+) -> None:
+    """`apply_rope` on q (in place) and k, then `kv_write` of the rotated k and of v, in one pass.
+
+    Afterwards k itself may or may not be rotated: read it from the cache.
+    """
+    if q.is_cpu:
+        from octavo_kernels.reference.kv_write import kv_write as write
+        from octavo_kernels.reference.rope import apply_rope as rotate
+
+        rotate(q, k, cos, sin, positions, interleaved=interleaved)
+        write(k, v, k_cache, v_cache, slots)
+        return
+    from octavo_kernels.gpu.rope import rope_kv_write as run
+
+    run(q, k, v, cos, sin, positions, k_cache, v_cache, slots, interleaved=interleaved)
+
+
+def prepare_attention(
+    metadata: AttentionMetadata, *, num_q_heads: int, num_kv_heads: int, window: int | None = None
+) -> AttentionMetadata:
+    """Cuts the step into pieces of work once, for all layers of a KV group; nothing to do on a CPU.
+
+    Optional: without it `paged_attention` does the same in each layer.
+    """
+    if metadata.seq_lens.is_cpu:
+        return metadata
+    from octavo_kernels.gpu.schedule import with_schedule
+
+    return with_schedule(
+        metadata, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, window=window
+    )
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """q[T, Hq, D] against paged keys and values [num_blocks, Hkv, block_size, D] -> [T, Hq, D].
+
+    A query at position p sees its row's keys in (p - window, p], all of [0, p] without a window. The
+    logits q.k * scale go through softcap * tanh(x / softcap) when given. sinks[Hq] adds one logit per
+    head to the softmax's denominator alone. Rows of seq_len 0 (padding) give undefined output.
+    """
+    if q.is_cpu:
+        from octavo_kernels.reference.paged_attention import paged_attention as run
+    else:
+        from octavo_kernels.gpu.paged_attention import paged_attention as run
+    return run(
+        q, k_cache, v_cache, metadata, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
+
+
+def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
+    """logits[R, N] float32, bfloat16 or float16 -> ids[R] int64.
+
+    Greedy rows take the largest logit, the lowest id on ties. The others add Gumbel noise, a hash of
+    (seed, position, id), to logits / temperature and take the largest among the tokens kept.
+    """
+    if logits.is_cpu:
+        from octavo_kernels.reference.sampling import sample as run
+    else:
+        from octavo_kernels.gpu.sampling import sample as run
+    return run(logits, params)
