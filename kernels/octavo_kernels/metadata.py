@@ -1,4 +1,4 @@
-"""What the kernels need besides tensors of numbers: where a step's rows and pages are, how rows are sampled.
+"""What the kernels need besides tensors of numbers: a step's rows and pages, how rows are sampled.
 
 Plain frozen data, filled by the runner once a step and shared by all layers that keep the same
 positions. Knows no model and no request.
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 class AttentionMetadata:
     """One step of one KV group: T tokens in R rows; the rows that decode come first.
 
-    A row's last query is its last visible token: query i of a row with n queries stands at position
-    `seq_len - n + i`. Device tensors and host fields describe the same step; the kernels for the GPU
-    read only the tensors and the scalar fields, the CPU path reads the host lists.
+    A row's last query is its last visible token: query i of a row with n queries stands at
+    position `seq_len - n + i`. Device tensors and host fields describe the same step; a captured
+    decode step reads only the tensors, everything else may use the host lists.
     """
 
     query_start: torch.Tensor
     """[R + 1] int32: tokens query_start[r] to query_start[r + 1] belong to row r."""
     seq_lens: torch.Tensor
-    """[R] int32: tokens visible to the row's last query, this step's included; 0 for a padding row."""
+    """[R] int32: tokens visible to the row's last query, this step's included; 0: padding row."""
     block_table: torch.Tensor
-    """[R, max_blocks] int32: block i of a row holds its positions [i * block_size, (i + 1) * block_size)."""
+    """[R, max_blocks] int32: entry i of a row is the block of its positions from i * block_size."""
     positions: torch.Tensor
     """[T] int64: position of each token in its sequence."""
     num_rows: int
@@ -40,19 +40,20 @@ class AttentionMetadata:
     seq_lens_host: list[int]
     query_lens_host: list[int]
     schedule: "AttentionSchedule | None" = None
-    """Filled by `prepare_attention`: how the GPU kernels cut this step into pieces. None: cut anew in each layer."""
+    """Filled by `prepare_attention`: the step cut into pieces of work. None: cut in each layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingTensors:
-    """How each of R rows is sampled; all tensors on the logits' device. Filters apply in the order of the fields."""
+    """How each of R rows is sampled; on the logits' device. Filters apply in the fields' order."""
 
     temperature: torch.Tensor
     """[R] float32; 0 is greedy: the most likely token, the lowest id on ties."""
     top_k: torch.Tensor
     """[R] int32; 0 keeps all, 1 is greedy; tokens tied with the k-th are kept too."""
     top_p: torch.Tensor
-    """[R] float32 in (0, 1]; the fewest most likely tokens whose share (of what top-k left) reaches it, with ties."""
+    """[R] float32 in (0, 1]; keeps the fewest most likely tokens whose share of what top-k left
+    reaches it, and those tied with the last of them."""
     min_p: torch.Tensor
     """[R] float32 in [0, 1); drops tokens less likely than min_p times the most likely one."""
     seeds: torch.Tensor

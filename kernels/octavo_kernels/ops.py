@@ -1,7 +1,7 @@
-"""The public ops: checks nothing twice, picks the reference on a CPU and the Triton kernel on a GPU.
+"""The public ops: the reference on a CPU, the Triton kernel on a GPU.
 
-Triton is imported by the first call on a GPU tensor, so a CPU-only process never loads it. Letters in
-shapes: T tokens of the step, R rows, Hq and Hkv heads, D head dimension, N vocabulary.
+Triton is imported by the first call on a GPU tensor: a CPU-only process never loads it. In shapes:
+T tokens of the step, R rows, Hq and Hkv heads, D head dimension, N vocabulary.
 """
 
 from typing import overload
@@ -58,7 +58,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """[T, 2I] -> [T, I]: gelu(first half) by the tanh formula * second half, in float32, rounded once."""
+    """[T, 2I] -> [T, I]: gelu (tanh formula) of the first half * second half, as silu_mul."""
     if gate_up.is_cpu:
         from octavo_kernels.reference.gated_mul import gelu_tanh_mul as run
     else:
@@ -78,8 +78,8 @@ def apply_rope(
     """Rotates the first R dimensions of q[T, Hq, D] and k[T, Hkv, D] in place.
 
     cos and sin are float32 [P, R/2] tables by position with any attention scaling folded in;
-    positions[T] < P. Dimension i is paired with i + R/2, or 2i with 2i + 1 when interleaved. q and k may
-    be strided views (of a packed projection) as long as D is contiguous.
+    positions[T] < P. Dimension i is paired with i + R/2, or 2i with 2i + 1 when interleaved. q and
+    k may be strided views (of a packed projection) as long as D is contiguous.
     """
     if q.is_cpu:
         from octavo_kernels.reference.rope import apply_rope as run
@@ -97,8 +97,8 @@ def kv_write(
 ) -> None:
     """Writes k, v[T, Hkv, D] into caches[num_blocks, Hkv, block_size, D] at slots[T] int64.
 
-    slot = block id * block_size + offset in the block; a negative slot is skipped. Slots that are not
-    negative differ from each other.
+    slot = block id * block_size + offset in the block; a negative slot is skipped. The others
+    differ from each other.
     """
     if k.is_cpu:
         from octavo_kernels.reference.kv_write import kv_write as run
@@ -119,21 +119,30 @@ def rope_kv_write(
     slots: torch.Tensor,
     *,
     interleaved: bool = False,
+    qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
+    eps: float = 0.0,
 ) -> None:
     """`apply_rope` on q (in place) and k, then `kv_write` of the rotated k and of v, in one pass.
 
+    With qk_norm, the weights [D] of q's and of k's norm, each head goes through `rms_norm` first.
     Afterwards k itself may or may not be rotated: read it from the cache.
     """
     if q.is_cpu:
         from octavo_kernels.reference.kv_write import kv_write as write
         from octavo_kernels.reference.rope import apply_rope as rotate
 
+        if qk_norm is not None:
+            q.copy_(rms_norm(q, qk_norm[0], eps))
+            k = rms_norm(k, qk_norm[1], eps)
         rotate(q, k, cos, sin, positions, interleaved=interleaved)
         write(k, v, k_cache, v_cache, slots)
         return
     from octavo_kernels.gpu.rope import rope_kv_write as run
 
-    run(q, k, v, cos, sin, positions, k_cache, v_cache, slots, interleaved=interleaved)
+    run(
+        q, k, v, cos, sin, positions, k_cache, v_cache, slots,
+        interleaved=interleaved, qk_norm=qk_norm, eps=eps,
+    )  # fmt: skip
 
 
 def prepare_attention(
@@ -165,9 +174,10 @@ def paged_attention(
 ) -> torch.Tensor:
     """q[T, Hq, D] against paged keys and values [num_blocks, Hkv, block_size, D] -> [T, Hq, D].
 
-    A query at position p sees its row's keys in (p - window, p], all of [0, p] without a window. The
-    logits q.k * scale go through softcap * tanh(x / softcap) when given. sinks[Hq] adds one logit per
-    head to the softmax's denominator alone. Rows of seq_len 0 (padding) give undefined output.
+    A query at position p sees its row's keys in (p - window, p], all of [0, p] without a window.
+    The logits q.k * scale go through softcap * tanh(x / softcap) when given. sinks[Hq] adds one
+    logit per head to the softmax's denominator alone. Rows of seq_len 0 (padding) give finite
+    numbers of no meaning. Pages must hold finite numbers everywhere: allocate them zeroed.
     """
     if q.is_cpu:
         from octavo_kernels.reference.paged_attention import paged_attention as run
@@ -181,8 +191,8 @@ def paged_attention(
 def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
     """logits[R, N] float32, bfloat16 or float16 -> ids[R] int64.
 
-    Greedy rows take the largest logit, the lowest id on ties. The others add Gumbel noise, a hash of
-    (seed, position, id), to logits / temperature and take the largest among the tokens kept.
+    Greedy rows take the largest logit, the lowest id on ties. The others add Gumbel noise, a hash
+    of (seed, position, id), to logits / temperature and take the largest among the tokens kept.
     """
     if logits.is_cpu:
         from octavo_kernels.reference.sampling import sample as run

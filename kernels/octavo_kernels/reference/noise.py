@@ -1,8 +1,8 @@
 """Noise without state: Gumbel noise as a hash of (seed, position, token id).
 
-The hash is integer arithmetic modulo 2**32, so every device gives the same 32 bits: a seed means the
-same tokens on any replica and after any preemption. int32 tensors stand for unsigned words, because
-torch has few unsigned ops; its int32 products wrap.
+The hash is integer arithmetic modulo 2**32, so every device gives the same 32 bits: a seed means
+the same tokens on any replica and after any preemption. int32 tensors stand for unsigned words,
+because torch has few unsigned ops; its int32 products wrap.
 """
 
 import torch
@@ -17,7 +17,10 @@ LARGEST_U = 1.0 - 2.0**-24
 
 
 def hash_u32(seeds: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """seeds[R], positions[R] int64, token_ids [N] or [R, N] (below 2**31) -> [R, N] int32 holding unsigned words."""
+    """The hash of each (seed, position, id): [R, N] int32 holding unsigned words.
+
+    seeds[R] and positions[R] int64; token_ids [N] or [R, N], below 2**31.
+    """
     key_1, key_2 = row_keys(seeds, positions)
     words = token_ids.to(torch.int32) ^ key_1.unsqueeze(-1)
     _mix_(words)
@@ -32,7 +35,7 @@ def row_keys(seeds: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor
         key = _mix_(key) + word
     key_1 = _mix_(key + _signed(POSITION_KEY))
     key_2 = _mix_(key_1 ^ _signed(SECOND_KEY))
-    # Without the seed once more, all of key_2 would follow from key_1's 32 bits: rows that collide in one would in both.
+    # The inputs once more: else key_2 follows from key_1, and rows that collide in one do in both.
     return key_1, _mix_(key_2 + _low(seeds) + _mix_(_low(positions) ^ _signed(SEED_KEY)))
 
 
@@ -51,7 +54,7 @@ def gumbel_noise(
 
 
 def _mix_(words: torch.Tensor) -> torch.Tensor:
-    """A bijection of 32-bit words in which every input bit flips each output bit half of the time; in place."""
+    """A bijection of 32-bit words: a flipped input bit flips each output bit half of the time."""
     words ^= _shift_right(words, 16)
     words *= _signed(MIX_1)
     words ^= _shift_right(words, 15)

@@ -1,4 +1,4 @@
-"""Chooses one token a row: greedy, or a draw by Gumbel-max among the tokens that top-k, top-p and min-p keep."""
+"""Chooses one token a row: greedy, or Gumbel-max among what top-k, top-p and min-p keep."""
 
 import torch
 
@@ -21,7 +21,7 @@ def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
 
 
 def mask_filtered(scaled: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
-    """scaled[R, N] float32, logits over temperature -> the same with -inf where a filter drops the token."""
+    """scaled[R, N], logits / temperature in float32 -> the same, -inf where a filter drops it."""
     ordered = scaled.sort(dim=-1, descending=True).values
     num_tokens = scaled.shape[-1]
     top_k = torch.where(params.top_k <= 0, num_tokens, params.top_k).clamp(max=num_tokens).long()

@@ -1,0 +1,75 @@
+"""Runs the real kernels: compiled where there is a GPU, else under Triton's interpreter on the CPU.
+
+The interpreter must be chosen before triton is imported, so this file decides when it is loaded.
+bfloat16 is proven on a GPU alone: the interpreter computes its dot products wrongly.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+ON_GPU = torch.cuda.is_available()
+if not ON_GPU:
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise pytest.UsageError(
+            "triton was imported before tests/kernels chose its interpreter; "
+            "set TRITON_INTERPRET=1 for the whole run"
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
+
+DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if ON_GPU else [])
+
+# Relative RMS error that rounding the output once, plus a different order of sums, stays below.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}
+
+
+@pytest.fixture(params=DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    chosen: torch.dtype = request.param
+    return chosen
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda" if ON_GPU else "cpu")
+
+
+@pytest.fixture
+def generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(20261130)
+
+
+@pytest.fixture(autouse=True)
+def nan_poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs start as NaN: an element that a kernel forgets to write cannot pass."""
+    empty, empty_like = torch.empty, torch.empty_like
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def make_poisoned(*args: object, **kwargs: object) -> torch.Tensor:
+            made = make(*args, **kwargs)
+            return made.fill_(float("nan")) if made.is_floating_point() else made.fill_(-(2**30))
+
+        return make_poisoned
+
+    monkeypatch.setattr(torch, "empty", poisoned(empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(empty_like))
+
+
+@pytest.fixture
+def assert_close() -> Callable[..., None]:
+    def check(
+        actual: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, factor: float = 1.0
+    ) -> None:
+        """`exact` is the float32 (or wider) result before rounding to `dtype`."""
+        assert actual.shape == exact.shape
+        assert actual.dtype == dtype
+        assert torch.isfinite(actual).all()
+        exact = exact.double()
+        error = ((actual.double() - exact).norm() / exact.norm()).item()
+        limit = TOLERANCE[dtype] * factor
+        assert error < limit, f"relative RMS error {error:.2e}, allowed {limit:.2e}"
+
+    return check
