@@ -1,9 +1,8 @@
-"""What all test folders share: the real small model. Fixtures of one area live in its own folder."""
+"""What all test folders share: the small real model. What one area needs lies in its folder."""
 
 from pathlib import Path
 
 import pytest
-
 from tests.tools.smollm2 import smollm2_folder, smollm2_gguf
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer in the header of a GGUF file, as the dictionaries of Hugging Face's tokenizer files.
+"""The tokenizer in a GGUF header, as the contents of Hugging Face's tokenizer files.
 
 GGUF names only the pre-tokenizer; what the name means is in the table here. An unknown name is
 refused: a wrong split still gives text, only worse answers.
