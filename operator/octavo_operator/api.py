@@ -1,0 +1,138 @@
+"""The InferenceService as Python types, and `parse` from an object of the API server.
+
+The schema in crds/ has refused most mistakes and filled the defaults before an object comes here;
+a test keeps the two in agreement. Knows nothing of children or status.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from octavo_operator import model_source
+from octavo_operator.errors import InvalidService
+from octavo_operator.reasons import Reason
+
+NO_ACCELERATOR = "none"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+
+class ModelSpec(_Part):
+    uri: str
+    served_name: str | None = None
+
+
+class EnvVar(_Part):
+    name: str
+    value: str
+
+
+class EngineSpec(_Part):
+    """None: the engine chooses by the device."""
+
+    tensor_parallel_size: int = 1
+    quantization: Literal["auto", "none", "gptq", "awq", "fp8", "int8"] = "auto"
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    cpu_kv_cache_gib: float | None = Field(default=None, alias="cpuKvCacheGiB")
+    block_size: int | None = None
+    prefix_caching: bool = True
+    swap_space_gib: float | None = Field(default=None, alias="swapSpaceGiB")
+    target_itl_ms: float | None = None
+    extra_args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+
+
+class AcceleratorSpec(_Part):
+    resource_name: str = "nvidia.com/gpu"
+
+
+class ResourcesSpec(_Part):
+    """Quantities as the user wrote them."""
+
+    requests: dict[str, str | int] = {}
+    limits: dict[str, str | int] = {}
+
+
+class Toleration(_Part):
+    key: str | None = None
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class RolloutSpec(_Part):
+    drain_seconds: int = 300
+
+
+class Spec(_Part):
+    model: ModelSpec
+    engine: EngineSpec = EngineSpec()
+    image: str | None = None
+    accelerator: AcceleratorSpec = AcceleratorSpec()
+    resources: ResourcesSpec = ResourcesSpec()
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    replicas: int = 1
+    rollout: RolloutSpec = RolloutSpec()
+
+
+@dataclass(frozen=True)
+class InferenceService:
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Spec
+    model_source: model_source.ModelSource
+
+    @property
+    def served_name(self) -> str:
+        return self.spec.model.served_name or self.name
+
+    @property
+    def accelerator_count(self) -> int:
+        """How many accelerators a replica's pod asks for; 0 on the CPU."""
+        if self.spec.accelerator.resource_name == NO_ACCELERATOR:
+            return 0
+        return self.spec.engine.tensor_parallel_size
+
+
+def parse(body: Mapping[str, Any]) -> InferenceService:
+    """Raises InvalidService with a sentence that names field and rule."""
+    metadata = body["metadata"]
+    try:
+        spec = Spec.model_validate(body.get("spec", {}))
+    except ValidationError as error:
+        raise InvalidService(Reason.INVALID_SPEC, _sentence(error)) from error
+    return InferenceService(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata["generation"],
+        spec=spec,
+        model_source=model_source.parse(spec.model.uri),
+    )
+
+
+def _sentence(error: ValidationError) -> str:
+    problems = [
+        f"spec.{'.'.join(str(step) for step in problem['loc'])}: {problem['msg']}"
+        for problem in error.errors(include_url=False)
+    ]
+    return "; ".join(problems)

@@ -1,0 +1,119 @@
+"""The objects last seen, fed by watch events, by full listings and by answers to our own writes.
+
+Newer always wins, whatever the order of arrival. Holds no decision and does no I/O.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from octavo_operator.kinds import (
+    INFERENCE_SERVICE,
+    POD,
+    SERVICE_LABEL,
+    Kind,
+    Manifest,
+)
+from octavo_operator.snapshot import Snapshot
+
+ServiceKey = tuple[str, str]
+"""Namespace and name of an InferenceService."""
+_ObjectKey = tuple[str, str]
+"""Name of the kind, name of the object."""
+
+
+class ObjectCache:
+    def __init__(self) -> None:
+        self._by_service: defaultdict[ServiceKey, dict[_ObjectKey, Manifest]] = defaultdict(dict)
+
+    def put(self, kind: Kind, body: Manifest) -> ServiceKey | None:
+        """The service that the object belongs to; None when it is not newer than what is known."""
+        key = service_key(kind, body)
+        if key is None:
+            return None
+        known = self._by_service[key].get(_object_key(kind, body))
+        if known is not None and _is_older_or_same(body, known):
+            return None
+        self._by_service[key][_object_key(kind, body)] = _slim(body)
+        return key
+
+    def drop(self, kind: Kind, body: Manifest) -> ServiceKey | None:
+        """`body` is the object as its deletion event shows it."""
+        key = service_key(kind, body)
+        if key is None:
+            return None
+        self._forget(key, _object_key(kind, body))
+        return key
+
+    def replace_all(
+        self, kind: Kind, namespace: str | None, bodies: Iterable[Manifest], version: str
+    ) -> None:
+        """Take a full listing as the truth of its `version`; what is newer than that stays."""
+        listed: set[tuple[ServiceKey, _ObjectKey]] = set()
+        for body in bodies:
+            key = service_key(kind, body)
+            if key is not None:
+                listed.add((key, _object_key(kind, body)))
+                self.put(kind, body)
+        for key in list(self._by_service):
+            if namespace is not None and key[0] != namespace:
+                continue
+            for object_key, body in list(self._by_service[key].items()):
+                is_known_only_here = object_key[0] == kind.name and (key, object_key) not in listed
+                if is_known_only_here and _version(body) <= int(version):
+                    self._forget(key, object_key)
+
+    def service(self, key: ServiceKey) -> Manifest | None:
+        if key not in self._by_service:
+            return None
+        return self._by_service[key].get((INFERENCE_SERVICE.name, key[1]))
+
+    def services(self) -> list[ServiceKey]:
+        return [key for key in self._by_service if self.service(key) is not None]
+
+    def snapshot(self, key: ServiceKey) -> Snapshot:
+        objects = self._by_service.get(key, {})
+        children = {
+            kind_name: body
+            for (kind_name, name), body in objects.items()
+            if name == key[1] and kind_name not in (POD.name, INFERENCE_SERVICE.name)
+        }
+        pods = sorted(
+            (body for (kind_name, _), body in objects.items() if kind_name == POD.name),
+            key=lambda body: str(body["metadata"]["name"]),
+        )
+        return Snapshot(children, tuple(pods))
+
+    def _forget(self, key: ServiceKey, object_key: _ObjectKey) -> None:
+        objects = self._by_service[key]
+        objects.pop(object_key, None)
+        if not objects:
+            del self._by_service[key]
+
+
+def service_key(kind: Kind, body: Manifest) -> ServiceKey | None:
+    """The InferenceService that an object is, or belongs to by its label."""
+    metadata = body["metadata"]
+    if kind == INFERENCE_SERVICE:
+        return metadata["namespace"], metadata["name"]
+    name = metadata.get("labels", {}).get(SERVICE_LABEL)
+    return None if name is None else (metadata["namespace"], name)
+
+
+def _object_key(kind: Kind, body: Manifest) -> _ObjectKey:
+    return kind.name, body["metadata"]["name"]
+
+
+def _version(body: Manifest) -> int:
+    return int(body["metadata"]["resourceVersion"])
+
+
+def _is_older_or_same(body: Manifest, known: Manifest) -> bool:
+    return _version(body) <= _version(known)
+
+
+def _slim(body: Manifest) -> Manifest:
+    """Without the record of who owns which field: it is half of an object and never read here."""
+    metadata = {
+        field: value for field, value in body["metadata"].items() if field != "managedFields"
+    }
+    return {**body, "metadata": metadata}

@@ -1,0 +1,86 @@
+"""The operator's own settings, read once from a file that the chart mounts.
+
+Frozen, nested by owner.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
+
+from octavo_operator.errors import ConfigurationError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class EngineDefaults(_Section):
+    """What all engine pods get, beside what their InferenceService says."""
+
+    image: str = Field(min_length=1)
+    """Used where spec.image is absent."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    device_with_accelerator: Literal["auto", "cuda", "cpu"] = "cuda"
+    """What a pod with an accelerator is told to run on; cpu where accelerators are simulated."""
+    pod_overlay: dict[str, Any] = {}
+    """Strategic overlay (metadata, spec) over the pod template of every engine."""
+
+    @field_validator("pod_overlay")
+    @classmethod
+    def _only_template_parts(cls, overlay: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(overlay) - {"metadata", "spec"})
+        if unknown:
+            raise ValueError(f"may hold metadata and spec only, not {', '.join(unknown)}")
+        return overlay
+
+
+class LeaseSettings(_Section):
+    name: str = "octavo-operator"
+    duration_seconds: int = Field(default=30, ge=3)
+    """How long others wait after the last renewal before they take over."""
+    renew_deadline_seconds: float = Field(default=20, gt=0)
+    """How long the active operator tries to renew before it ends itself."""
+    retry_seconds: float = Field(default=3, gt=0)
+
+
+class OperatorConfig(_Section):
+    engine: EngineDefaults
+    watch_namespaces: tuple[str, ...] = ()
+    """Empty: the whole cluster."""
+    resync_seconds: float = Field(default=600, ge=1)
+    """Everything is listed and compared anew this often, whatever events came."""
+    workers: int = Field(default=8, ge=1, le=64)
+    """Services that are reconciled at the same time."""
+    health_port: int = Field(default=8080, ge=0, le=65535)
+    health_host: str = "0.0.0.0"
+    lease: LeaseSettings = LeaseSettings()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+def load(path: Path) -> OperatorConfig:
+    """Raises ConfigurationError that names the file and the setting."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path} is not YAML: {error}") from error
+    try:
+        config = OperatorConfig.model_validate(data)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(step) for step in problem['loc'])}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        ]
+        raise ConfigurationError(f"{path}: {'; '.join(problems)}") from error
+    if config.lease.renew_deadline_seconds >= config.lease.duration_seconds:
+        raise ConfigurationError(
+            f"{path}: lease.renewDeadlineSeconds ({config.lease.renew_deadline_seconds}) "
+            f"must be below lease.durationSeconds ({config.lease.duration_seconds})"
+        )
+    return config

@@ -1,0 +1,92 @@
+"""All that runs while the Lease is held: the first listing, then workers, watches and resync."""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+import kopf
+import structlog
+
+from octavo_operator import handlers
+from octavo_operator.cache import ObjectCache, ServiceKey
+from octavo_operator.cluster import Cluster
+from octavo_operator.config import OperatorConfig
+from octavo_operator.errors import ApiError, ApiUnavailable
+from octavo_operator.metrics import Metrics
+from octavo_operator.reconcile import Outcome, Reconciler
+from octavo_operator.resync import Resync
+from octavo_operator.tasks import together
+from octavo_operator.workqueue import WorkQueue
+
+_LOOK_AGAIN_S = {"waiting": 5.0, "rejected": 60.0}
+"""What may end without an event of ours: a predecessor's removal, a foreign object, a policy."""
+
+
+class Controller:
+    def __init__(
+        self, config: OperatorConfig, cluster: Cluster, metrics: Metrics, stop: asyncio.Event
+    ) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._stop = stop
+        self._cache = ObjectCache()
+        self._queue = WorkQueue()
+        self._reconciler = Reconciler(
+            cluster, self._cache, config.engine, metrics, lambda: datetime.now(UTC)
+        )
+        self.resync = Resync(
+            cluster,
+            self._cache,
+            self._queue.wake,
+            metrics,
+            config.watch_namespaces or (None,),
+            config.resync_seconds,
+        )
+
+    async def run(self) -> None:
+        """Runs until cancelled or stopped; raises what ended a part."""
+        # Before the first reconcile everything must be known: what seems absent would be made.
+        await self.resync.until_done()
+        workers = [self._work() for _ in range(self._config.workers)]
+        await together(*workers, self.resync.run(), self._watch())
+
+    async def _watch(self) -> None:
+        registry = handlers.registry(
+            self._cache, self._queue.wake, self.resync.after_gap, self._metrics
+        )
+        namespaces = self._config.watch_namespaces
+        await kopf.operator(
+            registry=registry,
+            settings=handlers.settings(),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=list(namespaces),
+            stop_flag=self._stop,
+        )
+        # kopf takes the signals while it runs, and comes back without an error only after one.
+        self._stop.set()
+
+    async def _work(self) -> None:
+        while True:
+            self._metrics.queue_length.set(len(self._queue))
+            key, waited_s = await self._queue.take()
+            self._metrics.queue_wait_seconds.observe(waited_s)
+            begun_s = time.perf_counter()
+            outcome = await self._reconcile(key)
+            seconds = time.perf_counter() - begun_s
+            self._metrics.reconcile_seconds.labels(outcome).observe(seconds)
+
+    async def _reconcile(self, key: ServiceKey) -> Outcome:
+        try:
+            outcome = await self._reconciler.reconcile(key)
+        except ApiError as error:
+            asked_s = error.retry_after_s if isinstance(error, ApiUnavailable) else None
+            delay_s = self._queue.failed(key, asked_s or 0.0)
+            structlog.get_logger().warning(
+                "reconcile failed", service="/".join(key), error=str(error), retry_s=delay_s
+            )
+            return "failed"
+        self._queue.done(key)
+        if outcome in _LOOK_AGAIN_S:
+            self._queue.wake_later(key, _LOOK_AGAIN_S[outcome])
+        return outcome

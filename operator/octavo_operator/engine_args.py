@@ -1,0 +1,49 @@
+"""From an InferenceService to the arguments of `octavo serve`: one field, one option.
+
+Knows the option names of the engine's command line and nothing else of the engine.
+"""
+
+from octavo_operator.api import InferenceService
+
+ENGINE_PORT = 8000
+TERMINATION_LOG = "/dev/termination-log"
+
+_OPTIONS = (
+    ("tensor_parallel_size", "--tensor-parallel-size"),
+    ("quantization", "--quantization"),
+    ("dtype", "--dtype"),
+    ("max_model_len", "--max-model-len"),
+    ("max_num_seqs", "--max-num-seqs"),
+    ("max_num_batched_tokens", "--max-num-batched-tokens"),
+    ("gpu_memory_utilization", "--gpu-memory-utilization"),
+    ("cpu_kv_cache_gib", "--cpu-kv-cache-gib"),
+    ("block_size", "--block-size"),
+    ("swap_space_gib", "--swap-space-gib"),
+    ("target_itl_ms", "--target-itl-ms"),
+)
+"""Field of EngineSpec -> option; a field that is None is left to the engine."""
+
+
+def serve_args(service: InferenceService, device_with_accelerator: str) -> list[str]:
+    """The arguments after `octavo`, beginning with `serve PATH`."""
+    engine = service.spec.engine
+    device = device_with_accelerator if service.accelerator_count else "cpu"
+    args = [
+        "serve",
+        service.model_source.serve_path,
+        "--host=0.0.0.0",
+        f"--port={ENGINE_PORT}",
+        f"--served-model-name={service.served_name}",
+        f"--device={device}",
+    ]
+    for field, option in _OPTIONS:
+        value = getattr(engine, field)
+        if value is not None:
+            args.append(f"{option}={value}")
+    args.append("--prefix-caching" if engine.prefix_caching else "--no-prefix-caching")
+    args += [
+        f"--drain-seconds={service.spec.rollout.drain_seconds}",
+        f"--termination-log={TERMINATION_LOG}",
+        "--log-format=json",
+    ]
+    return args + list(engine.extra_args)

@@ -1,0 +1,133 @@
+"""The few facts that conditions are made from, taken out of a snapshot. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator import pod_causes
+from octavo_operator.kinds import DEPLOYMENT, Manifest
+from octavo_operator.pod_causes import Cause
+from octavo_operator.reasons import Reason
+from octavo_operator.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the operator could not do what the spec asks; a whole sentence."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The Deployment's own account."""
+
+    is_observed: bool = False
+    """Whether its status tells of its newest generation."""
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    was_complete: bool = False
+    """Whether all replicas of the newest template have been available at some moment."""
+    deadline_message: str | None = None
+    creation_failure: str | None = None
+    """The API server's sentence where it refuses pods."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    generation: int
+    wanted_replicas: int
+    rollout: Rollout
+    causes: tuple[Cause, ...] = ()
+    """One for each pod in trouble, the most telling first."""
+    waiting: tuple[str, ...] = ()
+    """One sentence for each pod that is on its way without trouble."""
+    not_accepted: Problem | None = None
+    not_applied: Problem | None = None
+    is_predecessor_there: bool = False
+
+
+def rollout(deployment: Manifest | None) -> Rollout:
+    if deployment is None:
+        return Rollout()
+    status: dict[str, Any] = deployment.get("status", {})
+    progressing = _condition(status, "Progressing")
+    failure = _condition(status, "ReplicaFailure")
+    timed_out = progressing.get("reason") == "ProgressDeadlineExceeded"
+    return Rollout(
+        is_observed=status.get("observedGeneration", 0) >= deployment["metadata"]["generation"],
+        replicas=status.get("replicas", 0),
+        updated_replicas=status.get("updatedReplicas", 0),
+        ready_replicas=status.get("readyReplicas", 0),
+        was_complete=progressing.get("reason") == "NewReplicaSetAvailable",
+        deadline_message=progressing.get("message", "") if timed_out else None,
+        creation_failure=failure.get("message", "") if failure.get("status") == "True" else None,
+    )
+
+
+def gather(
+    generation: int,
+    wanted_replicas: int,
+    snapshot: Snapshot,
+    *,
+    not_accepted: Problem | None = None,
+    not_applied: Problem | None = None,
+    is_predecessor_there: bool = False,
+) -> Facts:
+    account = rollout(snapshot.child(DEPLOYMENT))
+    causes = [cause for pod in snapshot.pods if (cause := pod_causes.cause(pod)) is not None]
+    if account.ready_replicas >= wanted_replicas:
+        # An evicted pod stays as a record after its replacement answers.
+        causes = [cause for cause in causes if cause.reason is not Reason.POD_FAILED]
+    in_trouble = {cause.pod for cause in causes}
+    waiting = tuple(
+        f"pod {pod['metadata']['name']} {pod_causes.waiting_for(pod)}"
+        for pod in snapshot.pods
+        if not pod_causes.is_ready(pod)
+        and not pod_causes.is_leaving(pod)
+        and pod["metadata"]["name"] not in in_trouble
+    )
+    return Facts(
+        generation=generation,
+        wanted_replicas=wanted_replicas,
+        rollout=account,
+        causes=tuple(sorted(causes, key=_telling)),
+        waiting=waiting,
+        not_accepted=not_accepted,
+        not_applied=not_applied,
+        is_predecessor_there=is_predecessor_there,
+    )
+
+
+def _telling(cause: Cause) -> tuple[int, str]:
+    return _TELLING_ORDER[cause.reason], cause.pod
+
+
+# The engine's own words tell more than a crash, and a crash more than a pod that waits for a node.
+_TELLING_ORDER = {
+    reason: rank
+    for rank, reason in enumerate(
+        (
+            Reason.MODEL_UNREADABLE,
+            Reason.INVALID_CONFIGURATION,
+            Reason.OUT_OF_MEMORY,
+            Reason.ENGINE_FAILED,
+            Reason.OOM_KILLED,
+            Reason.CRASH_LOOP,
+            Reason.CONTAINER_CANNOT_START,
+            Reason.IMAGE_PULL,
+            Reason.UNSCHEDULABLE,
+            Reason.NOT_ANSWERING,
+            Reason.POD_FAILED,
+        )
+    )
+}
+
+
+def _condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
+    for condition in status.get("conditions", []):
+        if condition["type"] == condition_type:
+            found: dict[str, Any] = condition
+            return found
+    return {}

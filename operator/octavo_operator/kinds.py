@@ -1,0 +1,59 @@
+"""The kinds of Kubernetes objects that the operator deals with, and the names that mark its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Manifest = dict[str, Any]
+"""A Kubernetes object, or a part of one, as parsed from JSON."""
+
+GROUP = "serving.octavo.dev"
+VERSION = "v1alpha1"
+FIELD_MANAGER = "octavo-operator"
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+SERVICE_LABEL = f"{GROUP}/service"
+"""On every child and pod: the InferenceService's name. The one label that selects pods."""
+MANAGED_SELECTOR = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+APPLIED_ANNOTATION = f"{GROUP}/applied"
+"""Digest of the manifest that was applied last; tells a changed wish from a drifted object."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    api_version: str
+    name: str
+    plural: str
+
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        """Path of the collection (of one namespace, or of all), or of one object."""
+        root = "/api/" if "/" not in self.api_version else "/apis/"
+        path = root + self.api_version
+        if namespace is not None:
+            path += f"/namespaces/{namespace}"
+        path += f"/{self.plural}"
+        return path if name is None else f"{path}/{name}"
+
+    @property
+    def group_version(self) -> tuple[str, str]:
+        group, _, version = self.api_version.rpartition("/")
+        return group, version
+
+
+INFERENCE_SERVICE = Kind(f"{GROUP}/{VERSION}", "InferenceService", "inferenceservices")
+DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+SERVICE = Kind("v1", "Service", "services")
+SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
+POD = Kind("v1", "Pod", "pods")
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+
+CHILD_KINDS = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
+"""What the operator applies for a service, in that order."""
+WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, POD)
+
+
+def kind_of(manifest: Mapping[str, Any]) -> Kind:
+    for kind in WATCHED_KINDS:
+        if kind.name == manifest["kind"] and kind.api_version == manifest["apiVersion"]:
+            return kind
+    raise ValueError(f"no known kind: {manifest['apiVersion']} {manifest['kind']}")

@@ -1,0 +1,140 @@
+"""One active operator: a coordination.k8s.io Lease of our own, taken before anything is written.
+
+The holder renews it and must end when it cannot. Clocks of different machines are never compared:
+another's Lease is dead when it has not changed for its duration on our own clock.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from octavo_operator.cluster import Cluster
+from octavo_operator.config import LeaseSettings
+from octavo_operator.errors import ApiError, LeaseLost
+from octavo_operator.kinds import LEASE, Manifest
+
+
+@dataclass(frozen=True)
+class _Seen:
+    version: str
+    at_s: float
+    """Monotonic; when this version was first seen."""
+
+
+class LeaderLease:
+    def __init__(
+        self, cluster: Cluster, settings: LeaseSettings, namespace: str, identity: str
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._namespace = namespace
+        self._identity = identity
+        self._seen: _Seen | None = None
+        self._last_contact_s = time.monotonic()
+
+    @property
+    def contact_age_s(self) -> float:
+        """Seconds since the API server last answered about the Lease."""
+        return time.monotonic() - self._last_contact_s
+
+    async def acquire(self) -> None:
+        """Returns when this process is the one active operator."""
+        log = structlog.get_logger()
+        while True:
+            try:
+                if await self._try():
+                    log.info("lease acquired", identity=self._identity)
+                    return
+            except ApiError as error:
+                log.warning("lease not acquired", error=str(error))
+            await asyncio.sleep(self._settings.retry_seconds)
+
+    async def hold(self) -> None:
+        """Renews for ever; raises LeaseLost when it cannot in time or another holds it."""
+        renewed_s = time.monotonic()
+        while True:
+            await asyncio.sleep(self._settings.retry_seconds)
+            left_s = renewed_s + self._settings.renew_deadline_seconds - time.monotonic()
+            try:
+                async with asyncio.timeout(max(left_s, 0.0)):
+                    is_ours = await self._try()
+            except (ApiError, TimeoutError) as error:
+                if time.monotonic() - renewed_s >= self._settings.renew_deadline_seconds:
+                    raise LeaseLost(f"not renewed in time: {error or 'no answer'}") from error
+                structlog.get_logger().warning("lease not renewed", error=str(error))
+                continue
+            if not is_ours:
+                raise LeaseLost("another operator holds the Lease")
+            renewed_s = time.monotonic()
+
+    async def release(self) -> None:
+        """Lets a standby take over at once. Raises ApiError."""
+        lease = await self._cluster.get(LEASE, self._namespace, self._settings.name)
+        if lease is None or _holder(lease) != self._identity:
+            return
+        lease["spec"] = {**lease["spec"], "holderIdentity": "", "renewTime": _micro_time()}
+        await self._cluster.replace(LEASE, lease)
+
+    async def _try(self) -> bool:
+        lease = await self._cluster.get(LEASE, self._namespace, self._settings.name)
+        self._last_contact_s = time.monotonic()
+        if lease is None:
+            return await self._write(self._new())
+        version = lease["metadata"]["resourceVersion"]
+        if self._seen is None or self._seen.version != version:
+            self._seen = _Seen(version, time.monotonic())
+        if _holder(lease) not in ("", self._identity) and not self._is_dead(lease, self._seen):
+            return False
+        return await self._write(self._taken(lease))
+
+    def _is_dead(self, lease: Manifest, seen: _Seen) -> bool:
+        duration_s = lease["spec"].get("leaseDurationSeconds", self._settings.duration_seconds)
+        return time.monotonic() - seen.at_s > float(duration_s)
+
+    async def _write(self, lease: Manifest) -> bool:
+        is_new = "resourceVersion" not in lease["metadata"]
+        try:
+            if is_new:
+                await self._cluster.create(LEASE, lease)
+            else:
+                await self._cluster.replace(LEASE, lease)
+        except ApiError as error:
+            if error.status == 409:  # another was faster
+                return False
+            raise
+        return True
+
+    def _new(self) -> Manifest:
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.name,
+            "metadata": {"name": self._settings.name, "namespace": self._namespace},
+            "spec": self._spec(transitions=0, since=_micro_time()),
+        }
+
+    def _taken(self, lease: Manifest) -> Manifest:
+        old = lease["spec"]
+        is_ours = _holder(lease) == self._identity
+        transitions = old.get("leaseTransitions", 0) + (0 if is_ours else 1)
+        since = old.get("acquireTime") if is_ours else None
+        return {**lease, "spec": self._spec(transitions, since or _micro_time())}
+
+    def _spec(self, transitions: int, since: str) -> Manifest:
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._settings.duration_seconds,
+            "acquireTime": since,
+            "renewTime": _micro_time(),
+            "leaseTransitions": transitions,
+        }
+
+
+def _holder(lease: Manifest) -> str:
+    return lease.get("spec", {}).get("holderIdentity") or ""
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,60 @@
+"""The operator's own metrics, in a registry of their own."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconcile_seconds = Histogram(
+            "octavo_operator_reconcile_duration_seconds",
+            "Time of one reconcile of one service.",
+            ["outcome"],
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+            registry=self.registry,
+        )
+        self.api_calls = Counter(
+            "octavo_operator_api_calls",
+            "Calls to the API server beside watches; code 0 means no answer.",
+            ["verb", "resource", "code"],
+            registry=self.registry,
+        )
+        self.applied = Counter(
+            "octavo_operator_applied_objects",
+            "Objects applied, by kind and cause (missing, changed, drifted).",
+            ["kind", "cause"],
+            registry=self.registry,
+        )
+        self.queue_length = Gauge(
+            "octavo_operator_queue_length",
+            "Services that wait for a reconcile.",
+            registry=self.registry,
+        )
+        self.queue_wait_seconds = Histogram(
+            "octavo_operator_queue_wait_seconds",
+            "Time from a wake to the begin of its reconcile.",
+            buckets=(0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60),
+            registry=self.registry,
+        )
+        self.last_event_time = Gauge(
+            "octavo_operator_last_event_timestamp_seconds",
+            "When the last watch event came, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.last_resync_time = Gauge(
+            "octavo_operator_last_resync_timestamp_seconds",
+            "When everything was last listed anew.",
+            registry=self.registry,
+        )
+        self.is_leader = Gauge(
+            "octavo_operator_is_leader",
+            "1 while this process holds the Lease.",
+            registry=self.registry,
+        )
+        self.services = Gauge(
+            "octavo_operator_services",
+            "Services by condition and status, as of the last resync.",
+            ["condition", "status"],
+            registry=self.registry,
+        )

@@ -1,0 +1,162 @@
+"""One level-triggered reconcile, the same whatever woke it.
+
+    parse -> observe -> wanted -> diff -> apply -> conditions -> status
+
+Everything but observe, apply and the status patch is a pure function of another module.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import structlog
+
+from octavo_operator import api, children, facts, plan, status
+from octavo_operator.api import InferenceService
+from octavo_operator.cache import ObjectCache, ServiceKey
+from octavo_operator.cluster import Cluster
+from octavo_operator.config import EngineDefaults
+from octavo_operator.errors import ApiRejected, InvalidService
+from octavo_operator.facts import Problem
+from octavo_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Manifest, kind_of
+from octavo_operator.metrics import Metrics
+from octavo_operator.reasons import Reason
+from octavo_operator.snapshot import Snapshot
+
+Outcome = Literal["gone", "unchanged", "applied", "waiting", "rejected", "failed"]
+Log = structlog.stdlib.BoundLogger
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """How far the spec could be carried out."""
+
+    snapshot: Snapshot
+    outcome: Outcome
+    not_accepted: Problem | None = None
+    not_applied: Problem | None = None
+    is_predecessor_there: bool = False
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    cluster: Cluster
+    cache: ObjectCache
+    defaults: EngineDefaults
+    metrics: Metrics
+    now: Callable[[], datetime]
+
+    async def reconcile(self, key: ServiceKey) -> Outcome:
+        """Raises ApiUnavailable; try again later."""
+        body = self.cache.service(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return "gone"  # the garbage collector removes the children by their owner
+        log = structlog.get_logger().bind(
+            service=f"{key[0]}/{key[1]}", generation=body["metadata"]["generation"]
+        )
+        service: InferenceService | None = None
+        try:
+            service = api.parse(body)
+        except InvalidService as error:
+            problem = Problem(error.reason, error.message)
+            carried = _Carried(self.cache.snapshot(key), "rejected", not_accepted=problem)
+        else:
+            carried = await self._carry_out(service, log)
+        await self._tell(body, service, carried, log)
+        return carried.outcome
+
+    async def _carry_out(self, service: InferenceService, log: Log) -> _Carried:
+        wanted = children.wanted(service, self.defaults)
+        snapshot = await self._observe(service)
+        todo = plan.diff(wanted, snapshot, service.uid)
+        own = replace(snapshot, children=_own(snapshot, service.uid))
+        if todo.foreign:
+            return _Carried(own, "rejected", not_accepted=_name_taken(todo.foreign[0]))
+        if todo.leaving:
+            return _Carried(own, "waiting", is_predecessor_there=True)
+        for item in todo.items:
+            try:
+                applied = await self.cluster.apply(item.manifest)
+            except ApiRejected as error:
+                return _Carried(own, "rejected", not_applied=_not_applied(item.manifest, error))
+            kind = kind_of(item.manifest)
+            log.info("applied", kind=kind.name, cause=item.cause, detail=item.detail)
+            self.metrics.applied.labels(kind.name, item.cause).inc()
+            self.cache.put(kind, applied)
+            own = own.with_child(applied)
+        return _Carried(own, "applied" if todo.items else "unchanged")
+
+    async def _observe(self, service: InferenceService) -> Snapshot:
+        """From the cache; what it lacks is asked for, since a foreign object lacks our labels."""
+        snapshot = self.cache.snapshot((service.namespace, service.name))
+        for kind in CHILD_KINDS:
+            if snapshot.child(kind) is None:
+                found = await self.cluster.get(kind, service.namespace, service.name)
+                if found is not None:
+                    snapshot = snapshot.with_child(found)
+        return snapshot
+
+    async def _tell(
+        self,
+        body: Mapping[str, Any],
+        service: InferenceService | None,
+        carried: _Carried,
+        log: Log,
+    ) -> None:
+        metadata = body["metadata"]
+        gathered = facts.gather(
+            metadata["generation"],
+            _wanted_replicas(body),
+            carried.snapshot,
+            not_accepted=carried.not_accepted,
+            not_applied=carried.not_applied,
+            is_predecessor_there=carried.is_predecessor_there,
+        )
+        served_name = None if service is None else service.served_name
+        new = status.wanted(body, served_name, gathered, self.now())
+        patch = status.merge_patch(body.get("status", {}), new)
+        if patch is None:
+            return
+        namespace, name = metadata["namespace"], metadata["name"]
+        # A service that was deleted and made again meanwhile must not get the old one's status.
+        patch["metadata"] = {"uid": metadata["uid"]}
+        try:
+            written = await self.cluster.patch_status(INFERENCE_SERVICE, namespace, name, patch)
+        except ApiRejected as error:
+            if error.status == 404:  # deleted while we looked
+                return
+            raise
+        self.cache.put(INFERENCE_SERVICE, written)
+        ready = next(c for c in new["conditions"] if c["type"] == "Ready")
+        log.info("status", ready=ready["status"], reason=ready["reason"], message=ready["message"])
+
+
+def _wanted_replicas(body: Mapping[str, Any]) -> int:
+    # The schema defaults and checks it, so it can be read even where the rest cannot.
+    return int(body.get("spec", {}).get("replicas", 1))
+
+
+def _own(snapshot: Snapshot, uid: str) -> dict[str, Manifest]:
+    """Without what belongs to others or to a predecessor: the status tells only of our own."""
+    return {
+        name: child
+        for name, child in snapshot.children.items()
+        if any(owner["uid"] == uid for owner in child["metadata"].get("ownerReferences", []))
+    }
+
+
+def _name_taken(found: Manifest) -> Problem:
+    name = found["metadata"]["name"]
+    return Problem(
+        Reason.NAME_TAKEN,
+        f"{found['kind']} {name!r} exists in this namespace and is not ours; "
+        "rename it or the InferenceService",
+    )
+
+
+def _not_applied(manifest: Manifest, error: ApiRejected) -> Problem:
+    return Problem(
+        Reason.APPLY_REJECTED,
+        f"the API server refuses the {manifest['kind']}: {error.message}",
+    )

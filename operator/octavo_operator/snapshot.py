@@ -1,0 +1,31 @@
+"""What was seen of one service at one moment, in the objects' own form.
+
+Frozen; filled by cache.py and reconcile.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from octavo_operator.kinds import Kind, Manifest, kind_of
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    children: Mapping[str, Manifest] = field(default_factory=dict)
+    """Name of the kind -> the child."""
+    pods: tuple[Manifest, ...] = ()
+    """The service's pods, in the order of their names."""
+
+    def child(self, kind: Kind) -> Manifest | None:
+        return self.children.get(kind.name)
+
+    def with_child(self, child: Manifest) -> "Snapshot":
+        return replace(self, children={**self.children, kind_of(child).name: child})
+
+
+def controller_uid(manifest: Manifest) -> str | None:
+    """The uid of the object that controls this one."""
+    for owner in manifest["metadata"].get("ownerReferences", []):
+        if owner.get("controller"):
+            return str(owner["uid"])
+    return None

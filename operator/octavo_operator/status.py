@@ -1,0 +1,42 @@
+"""The status of an InferenceService, and what of it must be written. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from octavo_operator import children, conditions, readiness
+from octavo_operator.facts import Facts
+from octavo_operator.kinds import Manifest
+
+
+def wanted(
+    body: Mapping[str, Any], served_name: str | None, facts: Facts, now: datetime
+) -> Manifest:
+    """`served_name` None: the spec could not be read, so the name is not known."""
+    metadata = body["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    status: Manifest = {
+        "observedGeneration": facts.generation,
+        "replicas": facts.rollout.replicas,
+        "readyReplicas": facts.rollout.ready_replicas,
+        "updatedReplicas": facts.rollout.updated_replicas,
+        "labelSelector": children.label_selector(name),
+        "url": children.url(namespace, name),
+        "conditions": conditions.merged(
+            body.get("status", {}).get("conditions", []),
+            readiness.conditions(facts),
+            facts.generation,
+            now,
+        ),
+    }
+    if served_name is not None:
+        status["servedName"] = served_name
+    return status
+
+
+def merge_patch(old: Mapping[str, Any], new: Manifest) -> Manifest | None:
+    """A JSON merge patch of the status that leads from old to new; None when they are equal."""
+    changed = {field: value for field, value in new.items() if old.get(field) != value}
+    gone = {field: None for field in old if field not in new}
+    patch = {**changed, **gone}
+    return {"status": patch} if patch else None
