@@ -1,0 +1,142 @@
+"""From a batch's work to the tensors of a step: tokens, positions, pages, rows to sample.
+
+The plan is made with numpy on the host; the gathering happens on the device from the request table.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from octavo_kernels import AttentionMetadata, prepare_attention
+
+from octavo_engine.batch import KVGroup, RowWork
+from octavo_engine.layers.context import GroupStep
+from octavo_engine.request_table import RequestTable
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    work: list[RowWork]
+    """Rows of phase decode first, as the tensors have them."""
+    rows: torch.Tensor
+    """[R] int64: row of the request table."""
+    token_ids: torch.Tensor
+    """[T] int32."""
+    positions: torch.Tensor
+    """[T] int64."""
+    token_rows: torch.Tensor
+    """[T] int64: index of each token's row in this step, below R."""
+    groups: tuple[GroupStep, ...]
+    sampling: list[int]
+    """Indices in `work` of the rows that sample."""
+    sampling_tokens: torch.Tensor
+    """[S] int64: the token of this step whose logits each of them samples from."""
+
+
+def order_work(work: list[RowWork]) -> list[RowWork]:
+    """Decodes first, the order within a phase kept. A decode of several tokens counts as prefill."""
+    return sorted(work, key=lambda item: not _is_single_decode(item))
+
+
+def _is_single_decode(item: RowWork) -> bool:
+    return item.phase == "decode" and item.num_tokens == 1
+
+
+class InputsBuilder:
+    """Makes a step's tensors; holds the model's facts that every step needs."""
+
+    def __init__(
+        self,
+        groups: tuple[KVGroup, ...],
+        *,
+        num_q_heads: int,
+        num_kv_heads: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self._groups = groups
+        self._num_q_heads = num_q_heads
+        self._num_kv_heads = num_kv_heads
+        self._block_size = block_size
+        self._device = device
+
+    def build(self, batch_work: list[RowWork], table: RequestTable) -> StepInputs:
+        work = order_work(batch_work)
+        starts = np.array([item.start for item in work], dtype=np.int64)
+        lens = np.array([item.num_tokens for item in work], dtype=np.int64)
+        query_start = np.zeros(len(work) + 1, dtype=np.int64)
+        np.cumsum(lens, out=query_start[1:])
+        token_rows = np.repeat(np.arange(len(work)), lens)
+        positions = np.arange(query_start[-1]) - (query_start[:-1] - starts)[token_rows]
+        sampling = [idx for idx, item in enumerate(work) if item.samples]
+
+        rows = self._put(np.array([item.row for item in work], dtype=np.int64))
+        device_positions = self._put(positions)
+        device_token_rows = self._put(token_rows)
+        row_of_token = rows[device_token_rows]
+        base = self._attention(work, query_start, starts + lens, device_positions)
+        return StepInputs(
+            work=work,
+            rows=rows,
+            token_ids=table.token_ids[row_of_token, device_positions],
+            positions=device_positions,
+            token_rows=device_token_rows,
+            groups=tuple(
+                self._group_step(idx, base, table, rows, row_of_token, device_positions)
+                for idx in range(len(self._groups))
+            ),
+            sampling=sampling,
+            sampling_tokens=self._put(query_start[1:][sampling] - 1),
+        )
+
+    def _attention(
+        self,
+        work: list[RowWork],
+        query_start: np.ndarray,
+        seq_lens: np.ndarray,
+        positions: torch.Tensor,
+    ) -> AttentionMetadata:
+        """The metadata of a step without a block table."""
+        query_lens = [item.num_tokens for item in work]
+        return AttentionMetadata(
+            query_start=self._put(query_start.astype(np.int32)),
+            seq_lens=self._put(seq_lens.astype(np.int32)),
+            block_table=torch.empty((len(work), 0), dtype=torch.int32, device=self._device),
+            positions=positions,
+            num_rows=len(work),
+            num_decode_rows=sum(map(_is_single_decode, work)),
+            max_query_len=max(query_lens),
+            max_seq_len=int(seq_lens.max()),
+            block_size=self._block_size,
+            seq_lens_host=seq_lens.tolist(),
+            query_lens_host=query_lens,
+        )
+
+    def _group_step(
+        self,
+        group_idx: int,
+        base: AttentionMetadata,
+        table: RequestTable,
+        rows: torch.Tensor,
+        row_of_token: torch.Tensor,
+        positions: torch.Tensor,
+    ) -> GroupStep:
+        block_table = table.block_tables[group_idx]
+        num_columns = -(-base.max_seq_len // self._block_size)
+        blocks = block_table[row_of_token, positions // self._block_size].long()
+        attention = replace(base, block_table=block_table[rows, :num_columns])
+        return GroupStep(
+            attention=prepare_attention(
+                attention,
+                num_q_heads=self._num_q_heads,
+                num_kv_heads=self._num_kv_heads,
+                window=self._groups[group_idx].window,
+            ),
+            slots=blocks * self._block_size + positions % self._block_size,
+        )
+
+    def _put(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)

@@ -1,0 +1,91 @@
+"""The memory of the pages: tensors on the device, swap space on the host, and block copies.
+
+Which block belongs to whom is `blocks`' affair; here a block id is an index. Block 0 is the null
+block: nobody reads it, padding may be written to it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from octavo_engine.batch import BlockCopy, KVGroup
+from octavo_engine.layers.context import LayerCache
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageShape:
+    """What one layer stores in one block, for K and again for V."""
+
+    num_kv_heads: int
+    block_size: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
+
+
+def block_bytes(groups: tuple[KVGroup, ...], shape: PageShape) -> int:
+    """Bytes of one block id: K and V of as many layers as a group has."""
+    return 2 * shape.num_bytes * layers_per_group(groups)
+
+
+def layers_per_group(groups: tuple[KVGroup, ...]) -> int:
+    return max(len(group.layer_ids) for group in groups)
+
+
+class KVCache:
+    """Pages of all layers. The i-th layers of all groups share one pair of tensors, by block id."""
+
+    def __init__(
+        self,
+        groups: tuple[KVGroup, ...],
+        shape: PageShape,
+        *,
+        num_blocks: int,
+        num_host_blocks: int,
+        device: torch.device,
+    ) -> None:
+        num_pairs = layers_per_group(groups)
+        self._device = [_pair(shape, num_blocks, device) for _ in range(num_pairs)]
+        pins = device.type == "cuda"
+        host = torch.device("cpu")
+        self._host = [_pair(shape, num_host_blocks, host, pins=pins) for _ in range(num_pairs)]
+        by_layer = {
+            layer_id: self._device[idx]
+            for group in groups
+            for idx, layer_id in enumerate(group.layer_ids)
+        }
+        self.layers = [by_layer[layer_id] for layer_id in range(len(by_layer))]
+
+    def copy(self, copies: list[BlockCopy]) -> None:
+        _copy(self._device, self._device, copies)
+
+    def swap_out(self, copies: list[BlockCopy]) -> None:
+        _copy(self._device, self._host, copies)
+
+    def swap_in(self, copies: list[BlockCopy]) -> None:
+        _copy(self._host, self._device, copies)
+
+
+def _pair(
+    shape: PageShape, num_blocks: int, device: torch.device, *, pins: bool = False
+) -> LayerCache:
+    # Zeros, not empty: a masked key's value is multiplied by 0, which must not meet a NaN.
+    size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_dim)
+    k, v = (
+        torch.zeros(size, dtype=shape.dtype, device=device, pin_memory=pins and num_blocks > 0)
+        for _ in range(2)
+    )
+    return LayerCache(k, v)
+
+
+def _copy(sources: list[LayerCache], targets: list[LayerCache], copies: list[BlockCopy]) -> None:
+    if not copies:
+        return
+    src = torch.tensor([copy.src for copy in copies])
+    dst = torch.tensor([copy.dst for copy in copies])
+    for source, target in zip(sources, targets, strict=True):
+        for from_, to in ((source.k, target.k), (source.v, target.v)):
+            to[dst.to(to.device)] = from_[src.to(from_.device)].to(to.device, non_blocking=True)

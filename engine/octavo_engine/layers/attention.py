@@ -1,0 +1,122 @@
+"""Causal self-attention over pages. Which variant is said by the config, never by a family's name."""
+
+from collections.abc import Iterator
+
+import octavo_kernels
+import torch
+
+from octavo_engine.layers.context import LayerCache, StepContext
+from octavo_engine.layers.linear import Build, Part, make_linear
+from octavo_engine.layers.norm import RMSNorm
+from octavo_engine.loading.slots import Slot, copy_into
+from octavo_engine.model_config import LayerConfig, ModelConfig
+
+
+class Attention:
+    def __init__(
+        self,
+        name: str,
+        config: ModelConfig,
+        layer: LayerConfig,
+        *,
+        group_idx: int,
+        rope_idx: int | None,
+        build: Build,
+    ) -> None:
+        self._config = config
+        self._window = layer.window
+        self._group_idx = group_idx
+        self._rope_idx = rope_idx
+        self._q_size = config.num_heads * config.head_dim
+        self._kv_size = config.num_kv_heads * config.head_dim
+        self._name = name
+        self.qkv = make_linear(
+            self._qkv_parts(), config.hidden_size, has_bias=config.has_qkv_bias, build=build
+        )
+        self.output = make_linear(
+            [Part(f"{name}.o_proj", config.hidden_size)],
+            self._q_size,
+            has_bias=config.has_output_bias,
+            build=build,
+        )
+        self.q_norm = self._qk_norm("q_norm", self._q_size, build)
+        self.k_norm = self._qk_norm("k_norm", self._kv_size, build)
+        self.sinks = build.empty(config.num_heads) if config.has_sinks else None
+
+    def _qkv_parts(self) -> list[Part]:
+        if self._config.has_packed_qkv:
+            return [Part(f"{self._name}.qkv_proj", self._q_size + 2 * self._kv_size)]
+        return [
+            Part(f"{self._name}.q_proj", self._q_size),
+            Part(f"{self._name}.k_proj", self._kv_size),
+            Part(f"{self._name}.v_proj", self._kv_size),
+        ]
+
+    def _qk_norm(self, name: str, projection_size: int, build: Build) -> RMSNorm | None:
+        config = self._config
+        if config.qk_norm == "none":
+            return None
+        return RMSNorm(
+            f"{self._name}.{name}",
+            config.head_dim if config.qk_norm == "head" else projection_size,
+            eps=config.norm_eps,
+            weight_offset=config.norm_weight_offset,
+            build=build,
+        )
+
+    def slots(self) -> Iterator[Slot]:
+        yield from self.qkv.slots()
+        yield from self.output.slots()
+        for norm in (self.q_norm, self.k_norm):
+            if norm is not None:
+                yield from norm.slots()
+        if self.sinks is not None:
+            yield Slot(f"{self._name}.sinks", tuple(self.sinks.shape), copy_into(self.sinks))
+
+    def finish(self) -> None:
+        self.qkv.finish()
+        self.output.finish()
+
+    def __call__(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
+        """x[T, hidden_size] -> [T, hidden_size]; writes this step's keys and values to the pages."""
+        config = self._config
+        group = context.groups[self._group_idx]
+        q, k, v = self._project(x)
+        if self._rope_idx is None:
+            octavo_kernels.kv_write(k, v, cache.k, cache.v, group.slots)
+        else:
+            rope = context.ropes[self._rope_idx]
+            octavo_kernels.rope_kv_write(
+                q,
+                k,
+                v,
+                rope.cos,
+                rope.sin,
+                rope.positions,
+                cache.k,
+                cache.v,
+                group.slots,
+                interleaved=config.is_rope_interleaved,
+            )
+        out = octavo_kernels.paged_attention(
+            q,
+            cache.k,
+            cache.v,
+            group.attention,
+            scale=config.attention_scale,
+            window=self._window,
+            softcap=config.attention_softcap,
+            sinks=self.sinks,
+        )
+        return self.output(out.reshape(-1, self._q_size))
+
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values [T, heads, head_dim], normalised where the model does that."""
+        q, k, v = self.qkv(x).split([self._q_size, self._kv_size, self._kv_size], dim=-1)
+        head_dim = self._config.head_dim
+        if self._config.qk_norm == "projection" and self.q_norm and self.k_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (part.unflatten(-1, (-1, head_dim)) for part in (q, k, v))
+        if self._config.qk_norm == "head" and self.q_norm and self.k_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v

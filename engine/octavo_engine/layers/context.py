@@ -1,0 +1,41 @@
+"""What the layers need of one step, beside the hidden states. Made by `inputs`; knows no request."""
+
+from dataclasses import dataclass
+
+import torch
+from octavo_kernels import AttentionMetadata
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Pages of one layer."""
+
+    k: torch.Tensor
+    """[num_blocks, num_kv_heads, block_size, head_dim]."""
+    v: torch.Tensor
+
+
+@dataclass(frozen=True)
+class GroupStep:
+    """One step as the layers of one KV group see it."""
+
+    attention: AttentionMetadata
+    slots: torch.Tensor
+    """[T] int64: where each token's key and value go."""
+
+
+@dataclass(frozen=True)
+class RopeStep:
+    """cos and sin tables and each token's row in them."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    positions: torch.Tensor
+    """[T] int64."""
+
+
+@dataclass(frozen=True)
+class StepContext:
+    groups: tuple[GroupStep, ...]
+    ropes: tuple[RopeStep, ...]
+    """One for each different RopeConfig of the model, in the model's order."""

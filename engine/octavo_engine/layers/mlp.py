@@ -1,0 +1,42 @@
+"""The gated feed-forward network: gate and up in one product, activation, down."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import octavo_kernels
+import torch
+
+from octavo_engine.layers.linear import Build, Part, make_linear
+from octavo_engine.loading.slots import Slot
+from octavo_engine.model_config import Activation, ModelConfig
+
+GATED: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": octavo_kernels.silu_mul,
+    "gelu_tanh": octavo_kernels.gelu_tanh_mul,
+}
+
+
+class GatedMLP:
+    def __init__(self, name: str, config: ModelConfig, *, build: Build) -> None:
+        size = config.intermediate_size
+        if config.has_packed_gate_up:
+            parts = [Part(f"{name}.gate_up_proj", 2 * size)]
+        else:
+            parts = [Part(f"{name}.gate_proj", size), Part(f"{name}.up_proj", size)]
+        bias = config.has_mlp_bias
+        self.gate_up = make_linear(parts, config.hidden_size, has_bias=bias, build=build)
+        self.down = make_linear(
+            [Part(f"{name}.down_proj", config.hidden_size)], size, has_bias=bias, build=build
+        )
+        self._activate = GATED[config.activation]
+
+    def slots(self) -> Iterator[Slot]:
+        yield from self.gate_up.slots()
+        yield from self.down.slots()
+
+    def finish(self) -> None:
+        self.gate_up.finish()
+        self.down.finish()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x[T, hidden_size] -> [T, hidden_size]."""
+        return self.down(self._activate(self.gate_up(x)))

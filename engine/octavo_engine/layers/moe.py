@@ -1,0 +1,122 @@
+"""Mixture of experts: a router chooses a few experts for each token; their outputs are summed.
+
+Checkpoints store experts in three layouts:
+  mixtral      block_sparse_moe.experts.N.{w1,w3,w2}, router block_sparse_moe.gate
+  per_expert   mlp.experts.N.{gate_proj,up_proj,down_proj}, router mlp.gate
+  interleaved  mlp.experts.{gate_up_proj,down_proj} [E, in, out] with biases, gate and up taking turns;
+               router mlp.router with bias
+In memory all are gate_up [E, 2I, H] (gate first) and down [E, H, I].
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from octavo_engine.layers.linear import Build
+from octavo_engine.layers.mlp import GATED
+from octavo_engine.loading.slots import Slot, copy_into, copy_transposed_into
+from octavo_engine.model_config import ModelConfig, MoeConfig
+
+EXPERT_NAMES = {
+    "mixtral": ("w1", "w3", "w2"),
+    "per_expert": ("gate_proj", "up_proj", "down_proj"),
+}
+
+
+class MoeBlock:
+    def __init__(self, layer_name: str, config: ModelConfig, moe: MoeConfig, build: Build) -> None:
+        block = "block_sparse_moe" if moe.layout == "mixtral" else "mlp"
+        router = "router" if moe.layout == "interleaved" else "gate"
+        self._experts_name = f"{layer_name}.{block}.experts"
+        self._router_name = f"{layer_name}.{block}.{router}"
+        self._config, self._moe = config, moe
+        hidden, inner, num = config.hidden_size, moe.intermediate_size, moe.num_experts
+        has_bias = moe.layout == "interleaved"
+        self.router = build.empty(num, hidden)
+        self.router_bias = build.empty(num) if has_bias else None
+        self.gate_up = build.empty(num, 2 * inner, hidden)
+        self.down = build.empty(num, hidden, inner)
+        self.gate_up_bias = build.empty(num, 2 * inner) if has_bias else None
+        self.down_bias = build.empty(num, hidden) if has_bias else None
+
+    def slots(self) -> Iterator[Slot]:
+        yield _whole(f"{self._router_name}.weight", self.router)
+        if self.router_bias is not None:
+            yield _whole(f"{self._router_name}.bias", self.router_bias)
+        yield from (
+            self._interleaved_slots()
+            if self._moe.layout == "interleaved"
+            else self._expert_slots(*EXPERT_NAMES[self._moe.layout])
+        )
+
+    def _expert_slots(self, gate: str, up: str, down: str) -> Iterator[Slot]:
+        inner = self._moe.intermediate_size
+        for expert in range(self._moe.num_experts):
+            name = f"{self._experts_name}.{expert}"
+            yield _whole(f"{name}.{gate}.weight", self.gate_up[expert, :inner])
+            yield _whole(f"{name}.{up}.weight", self.gate_up[expert, inner:])
+            yield _whole(f"{name}.{down}.weight", self.down[expert])
+
+    def _interleaved_slots(self) -> Iterator[Slot]:
+        """gate_up keeps the checkpoint's order of rows (gate, up, gate, ...); see `_activate`."""
+        num, rows, hidden = self.gate_up.shape
+        name = f"{self._experts_name}.gate_up_proj"
+        yield Slot(name, (num, hidden, rows), copy_transposed_into(self.gate_up))
+        name = f"{self._experts_name}.down_proj"
+        yield Slot(name, (num, rows // 2, hidden), copy_transposed_into(self.down))
+        assert self.gate_up_bias is not None and self.down_bias is not None
+        yield _whole(f"{self._experts_name}.gate_up_proj_bias", self.gate_up_bias)
+        yield _whole(f"{self._experts_name}.down_proj_bias", self.down_bias)
+
+    def finish(self) -> None:
+        """Nothing to repack."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x[T, hidden_size] -> [T, hidden_size]."""
+        weights, chosen = self._route(x)
+        out = torch.zeros_like(x)
+        # Reading the counts waits for a GPU; a grouped product takes this loop's place there.
+        counts = torch.bincount(chosen.flatten(), minlength=self._moe.num_experts).tolist()
+        by_expert = chosen.flatten().argsort(stable=True)
+        first = 0
+        for expert, count in enumerate(counts):
+            if count == 0:
+                continue
+            picks = by_expert[first : first + count]
+            first += count
+            token_idx = picks // self._moe.num_experts_per_token
+            y = self._expert(expert, x[token_idx]) * weights.flatten()[picks, None]
+            out.index_add_(0, token_idx, y.to(out.dtype))
+        return out
+
+    def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and ids of the chosen experts, [T, num_experts_per_token] each."""
+        logits = F.linear(x, self.router, self.router_bias)
+        k = self._moe.num_experts_per_token
+        if self._moe.router == "top_k_then_softmax":
+            top, chosen = logits.topk(k, dim=-1)
+            return top.softmax(dim=-1), chosen
+        weights, chosen = logits.float().softmax(dim=-1).topk(k, dim=-1)
+        if self._moe.normalizes_top_k:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return (weights if self._moe.keeps_float_weights else weights.to(x.dtype)), chosen
+
+    def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
+        down_bias = None if self.down_bias is None else self.down_bias[expert]
+        inner = self._activate(F.linear(x, self.gate_up[expert], gate_up_bias))
+        return F.linear(inner, self.down[expert], down_bias)
+
+    def _activate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        if self._config.activation != "clamped_swiglu":
+            return GATED[self._config.activation](gate_up)
+        alpha, limit = self._config.swiglu_alpha, self._config.swiglu_limit
+        assert alpha is not None and limit is not None
+        gate = gate_up[..., ::2].clamp(max=limit)
+        up = gate_up[..., 1::2].clamp(min=-limit, max=limit)
+        return (up + 1) * gate * torch.sigmoid(gate * alpha)
+
+
+def _whole(name: str, target: torch.Tensor) -> Slot:
+    return Slot(name, tuple(target.shape), copy_into(target))

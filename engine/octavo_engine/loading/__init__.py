@@ -1,0 +1,1 @@
+"""From a checkpoint on disk to weights in place: config, tensors' sources, and the checks between."""

@@ -1,0 +1,100 @@
+"""Reads a checkpoint's config and refuses what would change the mathematics unnoticed.
+
+Knows files and transformers' config classes; knows no tensors.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from octavo_engine.errors import CheckpointError
+
+log = structlog.get_logger(__name__)
+
+# Entries that our layers read, for any family.
+READ_KEYS = frozenset(
+    """
+    activation attention_bias attention_multiplier attention_out_bias attn_logit_softcapping
+    decoder_sparse_step embedding_multiplier final_logit_softcapping head_dim hidden_act
+    hidden_activation hidden_size intermediate_size layer_types logits_scaling
+    max_position_embeddings max_window_layers mlp_bias mlp_only_layers model_type
+    moe_intermediate_size no_rope_layer_interval no_rope_layers norm_topk_prob num_attention_heads
+    num_experts num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
+    original_max_position_embeddings partial_rotary_factor query_pre_attn_scalar
+    residual_multiplier rms_norm_eps rope_local_base_freq rope_parameters rope_scaling rope_theta
+    sliding_window sliding_window_pattern swiglu_alpha swiglu_limit tie_word_embeddings
+    use_sliding_window vocab_size quantization_config experts_per_token initial_context_length
+    """.split()
+)
+# Entries that say something about training, the tokenizer or bookkeeping, never about the forward pass.
+NEUTRAL_KEYS = frozenset(
+    """
+    architectures attention_dropout auto_map bos_token_id chunk_size_feed_forward dtype
+    embd_pdrop eos_token_id hidden_dropout id2label initializer_range is_decoder
+    is_encoder_decoder label2id output_attentions output_hidden_states output_router_logits
+    pad_token_id pretraining_tp problem_type residual_dropout resid_pdrop return_dict
+    router_aux_loss_coef router_jitter_noise tokenizer_class torch_dtype transformers_version
+    unk_token_id use_cache z_loss_coefficient cache_implementation
+    """.split()
+)
+# Words in the name of an entry that we do not know which make it too dangerous to ignore.
+MATHEMATICAL_WORDS = (
+    "activation alibi attention attn bias bidirectional cap conv expert gate head hidden layer "
+    "logit mlp moe mult norm position residual rope rotary router scal sink sparse window"
+).split()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The raw config.json. Raises CheckpointError naming the file."""
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
+        raise CheckpointError(f"{path} names no model_type")
+    return raw
+
+
+def parse_config(raw: Mapping[str, Any], name: str) -> Any:
+    """A transformers config from the raw entries; `name` is the file for messages."""
+    from transformers import AutoConfig
+
+    entries = dict(raw)
+    model_type = entries.pop("model_type")
+    try:
+        return AutoConfig.for_model(model_type, **entries)
+    except (
+        Exception
+    ) as error:  # transformers raises many kinds; all mean that the config is unusable
+        raise CheckpointError(f"{name}: model_type {model_type!r}: {error}") from error
+
+
+def check_known_entries(raw: Mapping[str, Any], name: str) -> None:
+    """Refuses entries that we do not read although their name says that they change the result.
+
+    An entry that is null, false or empty changes nothing. Other unknown entries are logged.
+    """
+    for key, value in raw.items():
+        if key in READ_KEYS or key in NEUTRAL_KEYS or key.startswith("_"):
+            continue
+        if value is None or value is False or value in ([], {}, ""):
+            continue
+        if any(word in key.lower() for word in MATHEMATICAL_WORDS):
+            raise CheckpointError(
+                f"{name}: entry {key!r} = {value!r} is not supported for model_type "
+                f"{raw['model_type']!r}: it may change what the model computes"
+            )
+        log.warning("config_entry_ignored", file=name, entry=key, value=value)
+
+
+def refuse_quantization(raw: Mapping[str, Any], name: str) -> None:
+    quantization = raw.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unknown")
+        raise CheckpointError(f"{name}: quantization {method!r} is not supported")

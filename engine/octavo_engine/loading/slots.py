@@ -1,0 +1,37 @@
+"""Where checkpoint tensors go. Layers make slots; the loader checks and fills them.
+
+Knows neither files nor models.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor that the checkpoint must hold, and how it gets into its place."""
+
+    name: str
+    """In the checkpoint."""
+    shape: tuple[int, ...]
+    """In the checkpoint."""
+    write: Callable[[torch.Tensor], None]
+    """Copies the tensor into the layer's memory, converting dtype, device and layout."""
+
+
+def copy_into(target: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def write(source: torch.Tensor) -> None:
+        target.copy_(source)
+
+    return write
+
+
+def copy_transposed_into(target: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    """For checkpoints that store [in, out] where we keep [out, in] (last two dimensions)."""
+
+    def write(source: torch.Tensor) -> None:
+        target.copy_(source.transpose(-1, -2))
+
+    return write

@@ -1,0 +1,185 @@
+"""Runs batches on one device: applies a batch to the request table and pages, the model, the sampler.
+
+Steps run on one worker thread in the order of their launch, so that the caller can schedule the
+next meanwhile. Knows no scheduler and no text; a rank is one of these, all fed with the same batches.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+
+from octavo_engine.batch import (
+    AdmittedRow,
+    Batch,
+    KVGroup,
+    PromptLogprobs,
+    RowWork,
+)
+from octavo_engine.inputs import InputsBuilder, StepInputs
+from octavo_engine.kv_cache import KVCache
+from octavo_engine.layers.context import RopeStep, StepContext
+from octavo_engine.logprobs import top_logprobs
+from octavo_engine.messages import EngineInfo
+from octavo_engine.models.protocol import Model
+from octavo_engine.request_table import RequestTable
+from octavo_engine.rope_tables import RopeTables
+from octavo_engine.sampler import Sampler, SampleWork
+from octavo_engine.step_results import HostCopy, LaunchedStep, RawStep
+
+PROMPT_LOGPROBS_CHUNK = 256
+"""Positions whose logits are made at once: 256 of a 150k vocabulary are 150 MB."""
+
+
+class ModelRunner:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        info: EngineInfo,
+        kv_groups: tuple[KVGroup, ...],
+        cache: KVCache,
+        num_host_blocks: int,
+        inputs: InputsBuilder,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._info = info
+        self._kv_groups = kv_groups
+        self._cache = cache
+        self._num_host_blocks = num_host_blocks
+        self._inputs = inputs
+        self._device = device
+        self._ropes = RopeTables(model.ropes, max_model_len=info.max_model_len, device=device)
+        self._table = RequestTable(
+            max_num_rows=info.max_num_seqs,
+            max_model_len=info.max_model_len,
+            num_groups=len(kv_groups),
+            block_size=info.block_size,
+            device=device,
+        )
+        self._sampler = Sampler(info.vocab_size, device)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-runner")
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return self._kv_groups
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self._num_host_blocks
+
+    def launch(self, batch: Batch) -> LaunchedStep:
+        return LaunchedStep(self._worker.submit(self._step, batch))
+
+    def close(self) -> None:
+        """Waits for the steps that were launched."""
+        self._worker.shutdown(wait=True)
+
+    @torch.inference_mode()
+    def _step(self, batch: Batch) -> RawStep:
+        started_s = perf_counter()
+        result = RawStep(step_id=batch.step_id, started_s=started_s, failed_rows=self._apply(batch))
+        if batch.work:
+            result = self._run(batch.work, result)
+        is_done = self._device.type == "cpu"
+        return replace(result, finished_s=perf_counter() if is_done else None)
+
+    def _apply(self, batch: Batch) -> dict[int, str]:
+        """Brings table and pages up to date; returns the rows whose own parameters failed."""
+        for row in batch.released_rows:
+            self._table.release(row)
+            self._sampler.release(row)
+        self._cache.swap_out(batch.swap_out)
+        self._cache.swap_in(batch.swap_in)
+        self._cache.copy(batch.copies)
+        failed: dict[int, str] = {}
+        for admitted in batch.admitted:
+            reason = self._admit(admitted)
+            if reason is not None:
+                failed[admitted.row] = reason
+        for appended in batch.appended:
+            self._table.append(appended)
+        return failed
+
+    def _admit(self, admitted: AdmittedRow) -> str | None:
+        self._table.admit(admitted)
+        try:
+            self._sampler.admit(admitted.row, admitted.params)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def _run(self, batch_work: list[RowWork], result: RawStep) -> RawStep:
+        inputs = self._inputs.build(batch_work, self._table)
+        context = StepContext(groups=inputs.groups, ropes=self._rope_step(inputs))
+        hidden = self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
+        result = replace(result, prompt_logprobs=self._prompt_logprobs(inputs, hidden))
+        if not inputs.sampling:
+            return result
+        work = [self._sample_work(inputs.work[idx]) for idx in inputs.sampling]
+        logits = self._model.logits(hidden[inputs.sampling_tokens])
+        sampled = self._sampler.sample(logits, work, self._table)
+        self._table.set_sampled(
+            inputs.rows[inputs.token_rows[inputs.sampling_tokens]],
+            inputs.positions[inputs.sampling_tokens] + 1,
+            sampled.token_ids,
+        )
+        return replace(
+            result,
+            rows=[item.row for item in work],
+            num_alternatives=[item.info.params.logprobs for item in work],
+            sampled=HostCopy.start(sampled, self._device),
+        )
+
+    def _sample_work(self, item: RowWork) -> SampleWork:
+        return SampleWork(
+            row=item.row,
+            info=self._table.info(item.row),
+            position=item.start + item.num_tokens,
+        )
+
+    def _rope_step(self, inputs: StepInputs) -> tuple[RopeStep, ...]:
+        return self._ropes.step(inputs.positions, self._rotated_lens(inputs))
+
+    def _rotated_lens(self, inputs: StepInputs) -> torch.Tensor | None:
+        """[T]: the sequence length that each token is rotated for, where the model asks."""
+        if not self._ropes.needs_seq_lens:
+            return None
+        known = [self._table.info(item.row).num_prompt_tokens for item in inputs.work]
+        known_lens = torch.tensor(known, device=self._device)[inputs.token_rows]
+        return torch.maximum(known_lens, inputs.positions + 1)
+
+    def _prompt_logprobs(self, inputs: StepInputs, hidden: torch.Tensor) -> list[PromptLogprobs]:
+        """For each row that wants them, of the prompt tokens after this step's positions."""
+        found = []
+        first_token = 0
+        for item in inputs.work:
+            info = self._table.info(item.row)
+            num_wanted = info.params.prompt_logprobs
+            last = min(item.start + item.num_tokens, info.num_prompt_tokens - 1)
+            if num_wanted is not None and last > item.start:
+                rows = hidden[first_token : first_token + last - item.start]
+                found.append(self._row_prompt_logprobs(item, rows, num_wanted))
+            first_token += item.num_tokens
+        return found
+
+    def _row_prompt_logprobs(
+        self, item: RowWork, hidden: torch.Tensor, num_alternatives: int
+    ) -> PromptLogprobs:
+        first = item.start + 1
+        positions = []
+        for start in range(0, len(hidden), PROMPT_LOGPROBS_CHUNK):
+            chunk = hidden[start : start + PROMPT_LOGPROBS_CHUNK]
+            begin = first + start
+            chosen = self._table.token_ids[item.row, begin : begin + len(chunk)].long()
+            top = top_logprobs(self._model.logits(chunk), chosen, num_alternatives).map(
+                torch.Tensor.cpu
+            )
+            positions += [top.position(idx, num_alternatives) for idx in range(len(chunk))]
+        return PromptLogprobs(row=item.row, first_position=first, positions=positions)

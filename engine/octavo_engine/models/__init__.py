@@ -1,0 +1,1 @@
+"""The decoder that serves every family, and the table that turns configs into its choices."""

@@ -1,0 +1,25 @@
+"""What the runner asks of a model. The decoder of the table is one; a fallback may be another."""
+
+from typing import Protocol
+
+import torch
+
+from octavo_engine.layers.context import LayerCache, StepContext
+from octavo_engine.rope import RopeConfig
+
+
+class Model(Protocol):
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """The different rotations of its layers; `StepContext.ropes` has one entry for each."""
+        ...
+
+    def hidden_states(
+        self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
+    ) -> torch.Tensor:
+        """token_ids[T] -> [T, hidden_size]; writes keys and values of the T tokens to the pages."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden[R, hidden_size] -> [R, vocab_size] float32."""
+        ...

@@ -1,0 +1,134 @@
+"""Makes the runner of a model: device, dtype, weights, pages, context, in this order."""
+
+import structlog
+import torch
+
+from octavo_engine.batch import KVGroup
+from octavo_engine.config import EngineConfig
+from octavo_engine.errors import CheckpointError, ConfigError
+from octavo_engine.inputs import InputsBuilder
+from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
+from octavo_engine.layers.linear import Build
+from octavo_engine.loading.model_files import load_decoder, open_model
+from octavo_engine.messages import EngineInfo
+from octavo_engine.model_config import ModelConfig, kv_groups
+from octavo_engine.model_runner import ModelRunner
+from octavo_engine.rope import extended_context_len
+from octavo_engine.sizing import (
+    Sizes,
+    available_page_bytes,
+    choose_device,
+    choose_dtype,
+    choose_sizes,
+)
+
+log = structlog.get_logger(__name__)
+
+
+def build_runner(config: EngineConfig) -> ModelRunner:
+    """Loads the model and takes the memory for its pages.
+
+    Raises ConfigError for settings that cannot work, CheckpointError for a model that cannot be loaded.
+    """
+    _refuse_unsupported(config)
+    device = choose_device(config.model.device)
+    files = open_model(config.model.path)
+    if not files.is_in_table:
+        raise CheckpointError(f"{files.name}: model_type {files.hf_config.model_type!r} is unknown")
+    model_config = files.model_config()
+    # A GGUF file is already rounded far below bfloat16: computing in float32 would gain nothing.
+    checkpoint_dtype = "bfloat16" if files.is_gguf else model_config.checkpoint_dtype
+    dtype = choose_dtype(config.model.dtype, checkpoint_dtype, device)
+    context_len = model_context_len(model_config)
+    groups = _kv_groups(model_config, config.model.max_model_len or context_len)
+    model = load_decoder(files, model_config, groups, Build(device, dtype))
+    shape = PageShape(
+        num_kv_heads=model_config.num_kv_heads,
+        block_size=config.cache.block_size,
+        head_dim=model_config.head_dim,
+        dtype=dtype,
+    )
+    sizes = choose_sizes(
+        config,
+        model_context_len=context_len,
+        block_bytes=block_bytes(groups, shape),
+        num_groups=len(groups),
+        pages_bytes=available_page_bytes(config, device),
+        device=device,
+    )
+    _log_sizes(sizes, shape, groups, dtype, device)
+    return ModelRunner(
+        model,
+        info=EngineInfo(
+            vocab_size=model_config.vocab_size,
+            max_model_len=sizes.max_model_len,
+            block_size=config.cache.block_size,
+            num_blocks=sizes.num_blocks,
+            max_num_seqs=sizes.max_num_seqs,
+            dtype=str(dtype).removeprefix("torch."),
+            device=str(device),
+        ),
+        kv_groups=groups,
+        cache=KVCache(
+            groups,
+            shape,
+            num_blocks=sizes.num_blocks,
+            num_host_blocks=sizes.num_host_blocks,
+            device=device,
+        ),
+        num_host_blocks=sizes.num_host_blocks,
+        inputs=InputsBuilder(
+            groups,
+            num_q_heads=model_config.num_heads,
+            num_kv_heads=model_config.num_kv_heads,
+            block_size=config.cache.block_size,
+            device=device,
+        ),
+        device=device,
+    )
+
+
+def model_context_len(config: ModelConfig) -> int:
+    """Tokens the model was made for, the extension by scaled positions included."""
+    ropes = [layer.rope for layer in config.layers if layer.rope is not None]
+    extended = [extended_context_len(rope) for rope in ropes]
+    return max([config.max_position_embeddings, *extended])
+
+
+def _kv_groups(config: ModelConfig, max_model_len: int) -> tuple[KVGroup, ...]:
+    """A window that holds the whole context is none: its layers can share pages with full ones."""
+    windows = [layer.window for layer in config.layers]
+    return kv_groups(
+        [None if window is None or window >= max_model_len else window for window in windows]
+    )
+
+
+def _refuse_unsupported(config: EngineConfig) -> None:
+    if config.parallel.tensor_parallel_size != 1:
+        raise ConfigError(
+            f"tensor_parallel_size {config.parallel.tensor_parallel_size} is not supported, only 1"
+        )
+    if config.model.quantization not in ("auto", "none"):
+        raise ConfigError(
+            f"quantization {config.model.quantization!r} is not supported, only auto and none"
+        )
+
+
+def _log_sizes(
+    sizes: Sizes,
+    shape: PageShape,
+    groups: tuple[KVGroup, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    log.info(
+        "memory_planned",
+        device=str(device),
+        dtype=str(dtype),
+        num_blocks=sizes.num_blocks,
+        num_host_blocks=sizes.num_host_blocks,
+        block_bytes=block_bytes(groups, shape),
+        num_kv_groups=len(groups),
+        max_model_len=sizes.max_model_len,
+        max_num_seqs=sizes.max_num_seqs,
+    )

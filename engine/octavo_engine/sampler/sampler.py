@@ -1,0 +1,119 @@
+"""Draws the next token of every row that asks for one, and the logprobs that come with it.
+
+Holds the prepared adjustments of the rows in the request table. The draw depends on nothing but
+logits, parameters, seed and position: not on the batch, not on an earlier draw.
+"""
+
+from dataclasses import dataclass
+
+import octavo_kernels
+import torch
+from octavo_kernels import SamplingTensors
+
+from octavo_engine.logprobs import TopLogprobs, top_logprobs
+from octavo_engine.request_table import RequestTable, RowInfo
+from octavo_engine.sampler.adjustments import Adjustments, prepare
+from octavo_engine.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class SampleWork:
+    row: int
+    """In the request table."""
+    info: RowInfo
+    position: int
+    """Of the token to sample; as many tokens are known before it."""
+
+
+@dataclass(frozen=True)
+class SampledRow:
+    """Results still on the device, for all rows of a step."""
+
+    token_ids: torch.Tensor
+    """[S] int64."""
+    logprobs: TopLogprobs | None
+    """None when no row wants any."""
+
+
+class Sampler:
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._adjustments: dict[int, Adjustments] = {}
+
+    def admit(self, row: int, params: SamplingParams) -> None:
+        """Raises ValueError for an id outside the vocabulary; the row then samples unadjusted."""
+        self.release(row)
+        adjustments = prepare(params, self._vocab_size, self._device)
+        if adjustments is not None:
+            self._adjustments[row] = adjustments
+
+    def release(self, row: int) -> None:
+        self._adjustments.pop(row, None)
+
+    def sample(
+        self, logits: torch.Tensor, work: list[SampleWork], table: RequestTable
+    ) -> SampledRow:
+        """logits[S, vocab_size] float32, changed in place; work[S]."""
+        wants_logprobs = any(item.info.params.logprobs is not None for item in work)
+        is_adjusted = any(item.row in self._adjustments for item in work)
+        raw = logits.clone() if wants_logprobs and is_adjusted else logits
+        for idx, item in enumerate(work):
+            adjustments = self._adjustments.get(item.row)
+            if adjustments is not None:
+                history = table.token_ids[item.row, : item.position]
+                adjustments.apply(logits[idx], history, item.info.num_prompt_tokens)
+        token_ids = octavo_kernels.sample(logits, self._tensors(work))
+        if not wants_logprobs:
+            return SampledRow(token_ids, None)
+        params = [item.info.params for item in work]
+        return SampledRow(token_ids, self._logprobs(raw, logits, params, token_ids))
+
+    def _tensors(self, work: list[SampleWork]) -> SamplingTensors:
+        params = [item.info.params for item in work]
+
+        def floats(values: list[float]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.float32).to(self._device, non_blocking=True)
+
+        def ints(values: list[int], dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype).to(self._device, non_blocking=True)
+
+        return SamplingTensors(
+            temperature=floats([p.temperature for p in params]),
+            top_k=ints([p.top_k for p in params], torch.int32),
+            top_p=floats([p.top_p for p in params]),
+            min_p=floats([p.min_p for p in params]),
+            seeds=ints([_signed_64(item.info.seed) for item in work], torch.int64),
+            positions=ints([item.position for item in work], torch.int64),
+            all_greedy=all(is_greedy(p) for p in params),
+            any_filter=any(not is_greedy(p) and has_filter(p) for p in params),
+        )
+
+    def _logprobs(
+        self,
+        raw: torch.Tensor,
+        processed: torch.Tensor,
+        params: list[SamplingParams],
+        token_ids: torch.Tensor,
+    ) -> TopLogprobs:
+        if any(p.logprobs_mode == "processed" for p in params):
+            temperatures = [1.0 if is_greedy(p) else p.temperature for p in params]
+            scale = torch.tensor(temperatures, device=self._device).unsqueeze(-1)
+            is_processed = torch.tensor(
+                [p.logprobs_mode == "processed" for p in params], device=self._device
+            )
+            raw = torch.where(is_processed.unsqueeze(-1), processed / scale, raw)
+        return top_logprobs(raw, token_ids, max(p.logprobs or 0 for p in params))
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    return params.temperature <= 0.0 or params.top_k == 1
+
+
+def has_filter(params: SamplingParams) -> bool:
+    return params.top_p < 1.0 or params.top_k > 0 or params.min_p > 0.0
+
+
+def _signed_64(seed: int) -> int:
+    """Any integer as the int64 with the same low 64 bits."""
+    return (seed + 2**63) % 2**64 - 2**63
