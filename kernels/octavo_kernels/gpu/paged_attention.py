@@ -1,0 +1,65 @@
+"""Attention over paged keys and values: the decode kernel, then the prefill kernel."""
+
+import torch
+
+from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
+from octavo_kernels.gpu.kv_write import check_caches
+from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
+from octavo_kernels.gpu.schedule import with_schedule
+from octavo_kernels.metadata import AttentionMetadata
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As `ops.paged_attention`; caches may be of a narrower type than q."""
+    _check(q, k_cache, v_cache, metadata)
+    num_kv_heads, page_size, head_dim = k_cache.shape[1:]
+    if metadata.schedule is None:
+        metadata = with_schedule(
+            metadata, num_q_heads=q.shape[1], num_kv_heads=num_kv_heads, window=window
+        )
+    schedule = metadata.schedule
+    assert schedule is not None
+    if schedule.window != window:
+        raise ValueError(f"scheduled for a window of {schedule.window}, called with {window}")
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    tma_possible = _has_tma(q.device) and k_cache.is_contiguous()
+    options = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+    if schedule.decode is not None:
+        config = decode_config(
+            metadata.num_decode_rows, head_dim, page_size, q.element_size(),
+            tma_possible=tma_possible,
+        )  # fmt: skip
+        decode_attention(
+            q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, **options
+        )
+    if schedule.tiles is not None:
+        prefill_attention(
+            q, k_cache, v_cache, out, schedule.tiles, metadata.block_table,
+            prefill_config(head_dim, page_size, q.element_size(), tma_possible=tma_possible),
+            **options,
+        )  # fmt: skip
+    return out
+
+
+def _check(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, metadata: AttentionMetadata
+) -> None:
+    check_caches(k_cache, v_cache)
+    if q.dim() != 3 or q.stride(-1) != 1 or q.shape[2] != k_cache.shape[3]:
+        raise ValueError(f"q {tuple(q.shape)} does not fit caches {tuple(k_cache.shape)}")
+    if metadata.block_size != k_cache.shape[2]:
+        raise ValueError(f"pages of {k_cache.shape[2]} tokens, metadata says {metadata.block_size}")
+
+
+def _has_tma(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
