@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from octavo_kernels import AttentionMetadata, prepare_attention
 
 from octavo_engine.batch import KVGroup, RowWork
 from octavo_engine.layers.context import GroupStep
 from octavo_engine.request_table import RequestTable
+from octavo_kernels import AttentionMetadata, prepare_attention
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StepInputs:
 
 
 def order_work(work: list[RowWork]) -> list[RowWork]:
-    """Decodes first, the order within a phase kept. A decode of several tokens counts as prefill."""
+    """Decodes first, in order within a phase. A decode of several tokens counts as prefill."""
     return sorted(work, key=lambda item: not _is_single_decode(item))
 
 

@@ -46,7 +46,7 @@ class TopLogprobs:
 def top_logprobs(
     logits: torch.Tensor, chosen_ids: torch.Tensor, num_alternatives: int
 ) -> TopLogprobs:
-    """logits[R, vocab_size] float32, chosen_ids[R] -> logprobs of them and of the K most likely ids.
+    """logits[R, vocab_size] float32, chosen_ids[R] -> logprobs of these and of the K likeliest ids.
 
     Selects first and normalises only what was selected: no [R, vocab_size] of logprobs is made.
     """

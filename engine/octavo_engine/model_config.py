@@ -91,8 +91,8 @@ class ModelConfig:
 def kv_groups(windows: list[int | None]) -> tuple[KVGroup, ...]:
     """Groups the layers (one window each) so that every group caches the same number of layers.
 
-    Kinds of nearly equal size take the largest as the common size; otherwise the smallest, and larger
-    kinds are cut into several groups. The last group of a kind may be short: it is padded.
+    Kinds of nearly equal size take the largest as the common size; otherwise the smallest, and
+    larger kinds are cut into several groups. The last group of a kind may be short: it is padded.
     """
     kinds: dict[int | None, list[int]] = {}
     for layer_id, window in enumerate(windows):

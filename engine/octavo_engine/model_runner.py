@@ -1,7 +1,7 @@
-"""Runs batches on one device: applies a batch to the request table and pages, the model, the sampler.
+"""Runs batches on one device: request table, pages, model, sampler.
 
 Steps run on one worker thread in the order of their launch, so that the caller can schedule the
-next meanwhile. Knows no scheduler and no text; a rank is one of these, all fed with the same batches.
+next meanwhile. Knows no scheduler and no text; ranks are several of these, fed the same batches.
 """
 
 from concurrent.futures import ThreadPoolExecutor

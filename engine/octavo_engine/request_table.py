@@ -1,7 +1,7 @@
-"""The runner's own memory of running sequences: one stable row each, on the device where steps need it.
+"""The runner's own memory of running sequences: one stable row each, on the device.
 
-A decode step reads its input tokens from here, so that it can be launched before the scheduler knows
-them. Rows are cleared when they are taken, never condensed. Knows no scheduler and no sampling.
+A decode step reads its input tokens from here, so that it can be launched before the scheduler
+knows them. Rows are cleared when taken, never condensed. Knows no scheduler and no sampling.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class RowInfo:
     seed: int
     num_prompt_tokens: int
     num_admitted_tokens: int
-    """Tokens known when the row was taken: the prompt, and what was generated before a preemption."""
+    """Known when the row was taken: the prompt, and what was generated before a preemption."""
 
 
 class RequestTable:

@@ -1,7 +1,7 @@
 """Rotary position embeddings: frequencies of each scaling kind, and cos/sin tables by position.
 
-Knows no model: a `RopeConfig` says everything. Formulas are those of the papers and of the reference
-implementations the checkpoints were trained with; float32 throughout.
+Knows no model: a `RopeConfig` says everything. Formulas are those of the papers and of the
+implementations that checkpoints were trained with; float32 throughout.
 """
 
 import math
@@ -52,7 +52,7 @@ def parse_rope(
     max_position_embeddings: int,
     original_max_position_embeddings: int | None = None,
 ) -> RopeConfig:
-    """From a config's `rope_parameters` of one layer kind. Raises CheckpointError with the key at fault."""
+    """From a config's `rope_parameters` of one layer kind. Raises CheckpointError with the key."""
     kind = params.get("rope_type") or params.get("type") or "default"
     if kind not in KINDS:
         raise CheckpointError(f"rope_type {kind!r} is not supported, only {', '.join(KINDS)}")
@@ -112,7 +112,7 @@ def _yarn_magnitude(factor: float, scale: float) -> float:
 
 
 def inverse_frequencies(config: RopeConfig, seq_len: int | None = None) -> torch.Tensor:
-    """[rotary_dim / 2] float32. seq_len matters to dynamic and longrope; None is a short sequence."""
+    """[rotary_dim / 2] float32. seq_len matters to dynamic and longrope; None is short."""
     exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32) / config.rotary_dim
     if config.kind == "dynamic":
         return 1.0 / _dynamic_theta(config, seq_len or 0) ** exponents
@@ -148,7 +148,7 @@ def _llama3(config: RopeConfig, frequencies: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(config: RopeConfig, exponents: torch.Tensor) -> torch.Tensor:
-    """Dimensions that turn often in the original context are kept, those that turn seldom stretched."""
+    """Dimensions that turn often in the original context are kept, the slow ones stretched."""
 
     def dimension(num_turns: float) -> float:
         return (

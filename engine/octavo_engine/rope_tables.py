@@ -1,8 +1,8 @@
-"""cos and sin for the tokens of a step: static tables, or rows computed for sequences whose length decides.
+"""cos and sin for the tokens of a step: static tables, or rows made where lengths decide.
 
-With `dynamic` and `longrope` the rotation follows the length of the whole sequence. As in the reference,
-a prompt is rotated for its own length and each generated token for the length it makes; that
-holds for chunks and recomputation too, because it asks only for the prompt's length and a position.
+With `dynamic` and `longrope` the rotation follows the length of the whole sequence. As in the
+reference, a prompt is rotated for its own length and each generated token for the length it makes.
+Chunks and recomputation change nothing: only the prompt's length and a position are asked for.
 """
 
 import torch

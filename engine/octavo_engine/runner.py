@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 def build_runner(config: EngineConfig) -> ModelRunner:
     """Loads the model and takes the memory for its pages.
 
-    Raises ConfigError for settings that cannot work, CheckpointError for a model that cannot be loaded.
+    Raises ConfigError for settings that cannot work, CheckpointError for a broken model.
     """
     _refuse_unsupported(config)
     device = choose_device(config.model.device)

@@ -1,4 +1,4 @@
-"""Decides dtype, context length and number of pages from settings, model and device. Pure arithmetic."""
+"""Decides dtype, context length and number of pages from settings, model and device."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ def choose_sizes(
     pages_bytes: int,
     device: torch.device,
 ) -> Sizes:
-    """Raises ConfigError when the asked context is longer than the model's or than the pages hold."""
+    """Raises ConfigError when the context asked for exceeds the model's or the pages."""
     block_size = config.cache.block_size
     if block_size not in (16, 32, 64, 128, 256, 512, 1024):
         raise ConfigError(f"block_size {block_size} is not a power of two from 16 to 1024")
@@ -102,5 +102,5 @@ def available_page_bytes(config: EngineConfig, device: torch.device) -> int:
     return max(0, free_bytes - reserved_bytes - ACTIVATION_BYTES)
 
 
-# Eager activations of the largest step beside the pages; replaced by a measured peak with the graphs.
+# Eager activations of the largest step; a measured peak takes its place with the graphs.
 ACTIVATION_BYTES = 4 * GIB

@@ -1,1 +1,1 @@
-"""The pieces of a decoder. Each owns its weights and names the checkpoint tensors that fill them."""
+"""The pieces of a decoder. Each owns its weights and names the tensors that fill them."""

@@ -1,10 +1,10 @@
-"""Causal self-attention over pages. Which variant is said by the config, never by a family's name."""
+"""Causal self-attention over pages. The config says which variant, never a family's name."""
 
 from collections.abc import Iterator
 
-import octavo_kernels
 import torch
 
+import octavo_kernels
 from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.layers.linear import Build, Part, make_linear
 from octavo_engine.layers.norm import RMSNorm
@@ -78,7 +78,7 @@ class Attention:
         self.output.finish()
 
     def __call__(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
-        """x[T, hidden_size] -> [T, hidden_size]; writes this step's keys and values to the pages."""
+        """x[T, hidden_size] -> the same shape; writes this step's keys and values to the pages."""
         config = self._config
         group = context.groups[self._group_idx]
         q, k, v = self._project(x)
@@ -112,11 +112,11 @@ class Attention:
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values [T, heads, head_dim], normalised where the model does that."""
-        q, k, v = self.qkv(x).split([self._q_size, self._kv_size, self._kv_size], dim=-1)
+        q, k, v = torch.split(self.qkv(x), [self._q_size, self._kv_size, self._kv_size], dim=-1)
         head_dim = self._config.head_dim
         if self._config.qk_norm == "projection" and self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (part.unflatten(-1, (-1, head_dim)) for part in (q, k, v))
+        q, k, v = (part.view(-1, part.shape[-1] // head_dim, head_dim) for part in (q, k, v))
         if self._config.qk_norm == "head" and self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v

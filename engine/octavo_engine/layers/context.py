@@ -1,8 +1,9 @@
-"""What the layers need of one step, beside the hidden states. Made by `inputs`; knows no request."""
+"""What the layers need of a step beside the hidden states. Made by `inputs`; knows no request."""
 
 from dataclasses import dataclass
 
 import torch
+
 from octavo_kernels import AttentionMetadata
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from octavo_engine.loading.slots import Slot, copy_into
 
 
 @dataclass(frozen=True)
 class Build:
-    """Where and in what dtype a model's tensors are made. device `meta` takes no memory: for checks."""
+    """Where and in what dtype tensors are made. Device `meta` takes no memory: for checks."""
 
     device: torch.device
     dtype: torch.dtype
@@ -84,7 +84,7 @@ class DenseLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._packed is not None:
             return multiply_packed(x, self._packed, self.bias)
-        return F.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
 
 # oneDNN picks its layout of a packed weight for a number of rows; 16 measured best from 1 to 1024.
@@ -94,8 +94,8 @@ PACKED_ROWS = 16
 def pack_for_cpu(weight: torch.Tensor) -> torch.Tensor | None:
     """A [N, K] 16-bit weight in oneDNN's own layout; None where that gains nothing.
 
-    F.linear reorders a 16-bit weight at every call: for a decode step of 16 rows that is half of the
-    time (measured on AVX512 and AMX). The ops are those that torch's compiler emits.
+    functional.linear reorders a 16-bit weight at every call: half of the time of a decode step of
+    16 rows (measured on AVX512 and AMX). The ops are those that torch's compiler emits.
     """
     if not weight.is_cpu or weight.dtype not in (torch.bfloat16, torch.float16):
         return None

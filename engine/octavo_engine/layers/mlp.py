@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-import octavo_kernels
 import torch
 
+import octavo_kernels
 from octavo_engine.layers.linear import Build, Part, make_linear
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import Activation, ModelConfig

@@ -3,15 +3,15 @@
 Checkpoints store experts in three layouts:
   mixtral      block_sparse_moe.experts.N.{w1,w3,w2}, router block_sparse_moe.gate
   per_expert   mlp.experts.N.{gate_proj,up_proj,down_proj}, router mlp.gate
-  interleaved  mlp.experts.{gate_up_proj,down_proj} [E, in, out] with biases, gate and up taking turns;
-               router mlp.router with bias
-In memory all are gate_up [E, 2I, H] (gate first) and down [E, H, I].
+  interleaved  mlp.experts.{gate_up_proj,down_proj} [E, in, out] with biases, gate and up taking
+               turns; router mlp.router with bias
+In memory all are gate_up [E, 2I, H] and down [E, H, I]; gate comes first but in `interleaved`.
 """
 
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from octavo_engine.layers.linear import Build
 from octavo_engine.layers.mlp import GATED
@@ -65,7 +65,8 @@ class MoeBlock:
         yield Slot(name, (num, hidden, rows), copy_transposed_into(self.gate_up))
         name = f"{self._experts_name}.down_proj"
         yield Slot(name, (num, rows // 2, hidden), copy_transposed_into(self.down))
-        assert self.gate_up_bias is not None and self.down_bias is not None
+        assert self.gate_up_bias is not None
+        assert self.down_bias is not None
         yield _whole(f"{self._experts_name}.gate_up_proj_bias", self.gate_up_bias)
         yield _whole(f"{self._experts_name}.down_proj_bias", self.down_bias)
 
@@ -92,7 +93,7 @@ class MoeBlock:
 
     def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and ids of the chosen experts, [T, num_experts_per_token] each."""
-        logits = F.linear(x, self.router, self.router_bias)
+        logits = functional.linear(x, self.router, self.router_bias)
         k = self._moe.num_experts_per_token
         if self._moe.router == "top_k_then_softmax":
             top, chosen = logits.topk(k, dim=-1)
@@ -105,14 +106,15 @@ class MoeBlock:
     def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
         down_bias = None if self.down_bias is None else self.down_bias[expert]
-        inner = self._activate(F.linear(x, self.gate_up[expert], gate_up_bias))
-        return F.linear(inner, self.down[expert], down_bias)
+        inner = self._activate(functional.linear(x, self.gate_up[expert], gate_up_bias))
+        return functional.linear(inner, self.down[expert], down_bias)
 
     def _activate(self, gate_up: torch.Tensor) -> torch.Tensor:
         if self._config.activation != "clamped_swiglu":
             return GATED[self._config.activation](gate_up)
         alpha, limit = self._config.swiglu_alpha, self._config.swiglu_limit
-        assert alpha is not None and limit is not None
+        assert alpha is not None
+        assert limit is not None
         gate = gate_up[..., ::2].clamp(max=limit)
         up = gate_up[..., 1::2].clamp(min=-limit, max=limit)
         return (up + 1) * gate * torch.sigmoid(gate * alpha)

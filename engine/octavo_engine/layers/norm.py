@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import octavo_kernels
 import torch
 
+import octavo_kernels
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.slots import Slot, copy_into
 

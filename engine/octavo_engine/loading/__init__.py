@@ -1,1 +1,1 @@
-"""From a checkpoint on disk to weights in place: config, tensors' sources, and the checks between."""
+"""From a checkpoint on disk to weights in place: config, sources, and the checks between."""

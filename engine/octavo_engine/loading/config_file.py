@@ -16,35 +16,125 @@ log = structlog.get_logger(__name__)
 
 # Entries that our layers read, for any family.
 READ_KEYS = frozenset(
-    """
-    activation attention_bias attention_multiplier attention_out_bias attn_logit_softcapping
-    decoder_sparse_step embedding_multiplier final_logit_softcapping head_dim hidden_act
-    hidden_activation hidden_size intermediate_size layer_types logits_scaling
-    max_position_embeddings max_window_layers mlp_bias mlp_only_layers model_type
-    moe_intermediate_size no_rope_layer_interval no_rope_layers norm_topk_prob num_attention_heads
-    num_experts num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
-    original_max_position_embeddings partial_rotary_factor query_pre_attn_scalar
-    residual_multiplier rms_norm_eps rope_local_base_freq rope_parameters rope_scaling rope_theta
-    sliding_window sliding_window_pattern swiglu_alpha swiglu_limit tie_word_embeddings
-    use_sliding_window vocab_size quantization_config experts_per_token initial_context_length
-    """.split()
+    [
+        "activation",
+        "attention_bias",
+        "attention_multiplier",
+        "attention_out_bias",
+        "attn_logit_softcapping",
+        "decoder_sparse_step",
+        "embedding_multiplier",
+        "final_logit_softcapping",
+        "head_dim",
+        "hidden_act",
+        "hidden_activation",
+        "hidden_size",
+        "intermediate_size",
+        "layer_types",
+        "logits_scaling",
+        "max_position_embeddings",
+        "max_window_layers",
+        "mlp_bias",
+        "mlp_only_layers",
+        "model_type",
+        "moe_intermediate_size",
+        "no_rope_layer_interval",
+        "no_rope_layers",
+        "norm_topk_prob",
+        "num_attention_heads",
+        "num_experts",
+        "num_experts_per_tok",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "num_local_experts",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "query_pre_attn_scalar",
+        "residual_multiplier",
+        "rms_norm_eps",
+        "rope_local_base_freq",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "sliding_window",
+        "sliding_window_pattern",
+        "swiglu_alpha",
+        "swiglu_limit",
+        "tie_word_embeddings",
+        "use_sliding_window",
+        "vocab_size",
+        "quantization_config",
+        "experts_per_token",
+        "initial_context_length",
+    ]
 )
-# Entries that say something about training, the tokenizer or bookkeeping, never about the forward pass.
+# Entries about training, the tokenizer or bookkeeping, never about the forward pass.
 NEUTRAL_KEYS = frozenset(
-    """
-    architectures attention_dropout auto_map bos_token_id chunk_size_feed_forward dtype
-    embd_pdrop eos_token_id hidden_dropout id2label initializer_range is_decoder
-    is_encoder_decoder label2id output_attentions output_hidden_states output_router_logits
-    pad_token_id pretraining_tp problem_type residual_dropout resid_pdrop return_dict
-    router_aux_loss_coef router_jitter_noise tokenizer_class torch_dtype transformers_version
-    unk_token_id use_cache z_loss_coefficient cache_implementation
-    """.split()
+    [
+        "architectures",
+        "attention_dropout",
+        "auto_map",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "dtype",
+        "embd_pdrop",
+        "eos_token_id",
+        "hidden_dropout",
+        "id2label",
+        "initializer_range",
+        "is_decoder",
+        "is_encoder_decoder",
+        "label2id",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "pad_token_id",
+        "pretraining_tp",
+        "problem_type",
+        "residual_dropout",
+        "resid_pdrop",
+        "return_dict",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
+        "tokenizer_class",
+        "torch_dtype",
+        "transformers_version",
+        "unk_token_id",
+        "use_cache",
+        "z_loss_coefficient",
+        "cache_implementation",
+    ]
 )
 # Words in the name of an entry that we do not know which make it too dangerous to ignore.
-MATHEMATICAL_WORDS = (
-    "activation alibi attention attn bias bidirectional cap conv expert gate head hidden layer "
-    "logit mlp moe mult norm position residual rope rotary router scal sink sparse window"
-).split()
+MATHEMATICAL_WORDS = [
+    "activation",
+    "alibi",
+    "attention",
+    "attn",
+    "bias",
+    "bidirectional",
+    "cap",
+    "conv",
+    "expert",
+    "gate",
+    "head",
+    "hidden",
+    "layer",
+    "logit",
+    "mlp",
+    "moe",
+    "mult",
+    "norm",
+    "position",
+    "residual",
+    "rope",
+    "rotary",
+    "router",
+    "scal",
+    "sink",
+    "sparse",
+    "window",
+]
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def check_fit(
 
 
 def fill(slots: Iterable[Slot], source: WeightSource) -> None:
-    """Copies every tensor into its slot. The fit has been checked; a source that breaks it raises."""
+    """Copies every tensor into its slot; the fit has been checked."""
     by_name = {slot.name: slot for slot in slots}
     for name, tensor in source.tensors():
         slot = by_name.pop(name, None)

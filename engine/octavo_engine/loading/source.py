@@ -46,8 +46,8 @@ class SafetensorsSource:
     def infos(self) -> dict[str, TensorInfo]:
         found: dict[str, TensorInfo] = {}
         for path in self._files:
-            with _open(path) as file:
-                for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
+            with _OpenFile(path) as file:
+                for name in sorted(set(file.keys())):
                     if name in found:
                         raise CheckpointError(
                             f"tensor {name!r} is in {found[name].file} and again in {path.name}"
@@ -63,8 +63,8 @@ class SafetensorsSource:
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path in self._files:
-            with _open(path) as file:
-                for name in file.keys():  # noqa: SIM118
+            with _OpenFile(path) as file:
+                for name in sorted(set(file.keys())):
                     yield name, file.get_tensor(name)
 
 
@@ -110,7 +110,7 @@ def _list_files(folder: Path, index: dict[str, str]) -> list[Path]:
     return paths
 
 
-class _open:
+class _OpenFile:
     """A safetensors file as a context; every failure becomes a CheckpointError naming the file."""
 
     def __init__(self, path: Path) -> None:

@@ -6,7 +6,7 @@ Knows config and layers; knows no request, no scheduler and no file.
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from octavo_engine.batch import KVGroup
 from octavo_engine.layers.attention import Attention
@@ -24,7 +24,7 @@ HEAD_NAME = "lm_head"
 
 
 class Block:
-    """One decoder layer. Works on (x, residual): x is what the last sublayer added, not yet summed."""
+    """One decoder layer, on (x, residual): x is what the last sublayer added, not yet summed."""
 
     def __init__(
         self, layer_id: int, config: ModelConfig, group_idx: int, rope_idx: int | None, build: Build
@@ -127,7 +127,7 @@ class Decoder:
             yield from self.head.slots()
 
     def optional_names(self) -> frozenset[str]:
-        """Tensors that a checkpoint may hold without need: a tied head that was saved all the same."""
+        """Tensors that a checkpoint may hold without need: a tied head, saved all the same."""
         return frozenset({f"{HEAD_NAME}.weight"} if self.head is None else ())
 
     def finish(self) -> None:
@@ -143,7 +143,7 @@ class Decoder:
         self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
         """token_ids[T] -> [T, hidden_size] after the final norm. caches: one for each layer."""
-        x = F.embedding(token_ids, self.embedding)
+        x = functional.embedding(token_ids, self.embedding)
         if self._embedding_scale != 1.0:
             x = x * self._embedding_scale
         residual: torch.Tensor | None = None
@@ -159,7 +159,7 @@ class Decoder:
         elif self._packed_embedding is not None:
             logits = multiply_packed(hidden, self._packed_embedding, None)
         else:
-            logits = F.linear(hidden, self.embedding)
+            logits = functional.linear(hidden, self.embedding)
         if self.config.logits_divisor != 1.0:
             logits = logits / self.config.logits_divisor
         if (cap := self.config.final_softcap) is not None:

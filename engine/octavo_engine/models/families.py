@@ -1,7 +1,7 @@
 """The table of model families: how each reads a Hugging Face config into a `ModelConfig`.
 
-A family is the Llama decoder with the differences named here; the layers themselves are shared. Knows
-no tensors. A new family is a new entry of FAMILIES and a parity test.
+A family is the Llama decoder with the differences named here; the layers themselves are shared.
+Knows no tensors. A new family is a new entry of FAMILIES and a parity test.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from octavo_engine.model_config import (
 )
 from octavo_engine.rope import RopeConfig, parse_rope
 
+INPUT_NORMS = BlockNorms()
 SANDWICH_NORMS = BlockNorms(
     after_attention="post_attention_layernorm",
     before_mlp="pre_feedforward_layernorm",
@@ -44,9 +45,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What differs from Llama. A `*_key` names the config's entry that decides, with its fallback."""
+    """What differs from Llama. A `*_key` names the config's entry that decides."""
 
-    norms: BlockNorms = BlockNorms()
+    norms: BlockNorms = INPUT_NORMS
     norm_weight_offset: float = 0.0
     qk_norm: QKNorm = "none"
     qkv_bias: bool | None = None
@@ -95,7 +96,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def build_model_config(config: Any) -> ModelConfig:
-    """From a transformers config of a family of the table. Raises CheckpointError with the entry at fault."""
+    """From a transformers config. Raises CheckpointError with the entry at fault."""
     family = FAMILIES[config.model_type]
     num_heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads

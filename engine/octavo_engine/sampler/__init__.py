@@ -1,4 +1,4 @@
-"""From logits to token ids: what each request asks to change in the logits, then one draw for all rows."""
+"""From logits to token ids: what each request changes in its logits, then one draw for all."""
 
 from octavo_engine.sampler.sampler import SampledRow, Sampler, SampleWork
 

@@ -1,11 +1,13 @@
 """What one request changes in its logits: masks, biases and penalties, prepared once at admission.
 
-Applied in this order: allowed ids, bad words, minimum length, bias, repetition, presence and frequency.
+Applied in this order: allowed ids, bad words, minimum length, bias, repetition, then presence and
+frequency.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from octavo_engine.sampling_params import SamplingParams
 
@@ -70,7 +72,7 @@ class Adjustments:
 
 
 def prepare(params: SamplingParams, vocab_size: int, device: torch.device) -> Adjustments | None:
-    """None when the request changes nothing. Raises ValueError naming an id outside the vocabulary."""
+    """None when nothing changes. Raises ValueError naming an id outside the vocabulary."""
     ending = [*params.stop_token_ids, *([] if params.ignore_eos else params.eos_token_ids)]
     needs_ending = params.min_tokens > 0 and bool(ending)
     bias = params.logit_bias or None
@@ -119,7 +121,7 @@ def _forbid_bad_words(logits: torch.Tensor, output: torch.Tensor, words: BadWord
     """Forbids the last token of each word whose other tokens have just been generated."""
     prefix_len = words.prefixes.shape[1]
     recent = output[max(0, len(output) - prefix_len) :].long()
-    recent = torch.nn.functional.pad(recent, (prefix_len - len(recent), 0), value=NO_TOKEN)
+    recent = functional.pad(recent, (prefix_len - len(recent), 0), value=NO_TOKEN)
     matches = ((words.prefixes == recent) | (words.prefixes == ANY_TOKEN)).all(dim=1)
     penalty = torch.zeros_like(words.last_ids, dtype=logits.dtype)
     logits.index_add_(0, words.last_ids, penalty.masked_fill(matches, -torch.inf))

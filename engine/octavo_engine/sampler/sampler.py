@@ -6,14 +6,14 @@ logits, parameters, seed and position: not on the batch, not on an earlier draw.
 
 from dataclasses import dataclass
 
-import octavo_kernels
 import torch
-from octavo_kernels import SamplingTensors
 
+import octavo_kernels
 from octavo_engine.logprobs import TopLogprobs, top_logprobs
 from octavo_engine.request_table import RequestTable, RowInfo
 from octavo_engine.sampler.adjustments import Adjustments, prepare
 from octavo_engine.sampling_params import SamplingParams
+from octavo_kernels import SamplingTensors
 
 
 @dataclass(frozen=True)

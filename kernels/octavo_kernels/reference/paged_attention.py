@@ -5,7 +5,7 @@ Products of 16-bit operands accumulate in float32, and the softmax is float32.
 """
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from octavo_kernels.metadata import AttentionMetadata
 
@@ -90,7 +90,7 @@ def _prefill(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """q[L, Hq, D], the last L queries of a row -> [L, Hq, D]."""
-    num_queries, num_q_heads, head_dim = q.shape
+    num_queries, num_q_heads = q.shape[:2]
     num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
     seq_len = metadata.seq_lens_host[row]
     start = seq_len - num_queries
@@ -103,7 +103,7 @@ def _prefill(
     group_size = num_q_heads // num_kv_heads
     queries = q.transpose(0, 1).unsqueeze(0)
     if window is None and softcap is None and sinks is None and start == 0:
-        out = F.scaled_dot_product_attention(
+        out = functional.scaled_dot_product_attention(
             queries, keys, values, is_causal=True, scale=scale, enable_gqa=group_size > 1
         )
         return out[0].transpose(0, 1)
@@ -121,7 +121,7 @@ def _prefill(
 
 
 def _gather(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """Pages blocks[N, B] of cache[num_blocks, H, size, D] -> [N, H, B * size, D], one copy of whole pages."""
+    """Pages blocks[N, B] of cache[num_blocks, H, size, D] -> [N, H, B * size, D]; copies pages."""
     num_heads, block_size, head_dim = cache.shape[1:]
     num_rows, num_blocks = blocks.shape
     heads = torch.arange(num_heads, device=blocks.device)
@@ -139,9 +139,9 @@ def _attend(
     softcap: float | None,
     sink_logits: torch.Tensor | None,
 ) -> torch.Tensor:
-    """q[N, H, L, D], k and v[N, H, S, D], visible broadcast to [N, H, L, S]; sink_logits to [N, H, L]."""
+    """q[N, H, L, D], k and v[N, H, S, D]; visible like [N, H, L, S], sink_logits like [N, H, L]."""
     if softcap is None and sink_logits is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)
     scores = (q.float() @ k.float().transpose(-1, -2)) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
