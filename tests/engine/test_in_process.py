@@ -1,0 +1,203 @@
+"""The engine on its own thread: streams, sleep, aborts, failures and death."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from tests.engine.core_driver import greedy, prompt_of, reference
+from tests.engine.fake_runner import VOCAB_SIZE, FakeRunner
+
+from octavo_engine.config import SchedulerSettings
+from octavo_engine.errors import EngineDead, PromptTooLong, QueueFull, RequestError
+from octavo_engine.in_process import InProcessEngine
+from octavo_engine.messages import EngineRequest, RequestDelta
+from octavo_engine.sampling_params import SamplingParams
+from octavo_engine.streams import QueueMailbox
+
+
+def request(
+    request_id: str, prompt: list[int] | None = None, params: SamplingParams | None = None
+) -> EngineRequest:
+    return EngineRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt_of(10) if prompt is None else prompt,
+        params=params or greedy(),
+    )
+
+
+def engine(runner: FakeRunner, **fields: object) -> InProcessEngine:
+    return InProcessEngine(runner, SchedulerSettings(**fields))  # type: ignore[arg-type]
+
+
+async def read(stream) -> list[RequestDelta]:
+    return [delta async for deltas in stream for delta in deltas]
+
+
+async def test_streams_deliver_the_reference_tokens_and_end():
+    core = engine(FakeRunner())
+    requests = [request(str(i), prompt_of(5 + i, i), greedy(20)) for i in range(20)]
+    results = await asyncio.gather(*(read(core.submit(r)) for r in requests))
+    for r, deltas in zip(requests, results, strict=True):
+        assert [t for d in deltas for t in d.token_ids] == reference(r, 0, 1000)
+        assert [d.finish_reason for d in deltas if d.finish_reason] == ["length"]
+    assert core.stats().finished_total["length"] == 20
+    await core.close()
+
+
+async def test_a_queue_gets_the_deltas_of_all_its_requests():
+    core = engine(FakeRunner())
+    mailbox = QueueMailbox()
+    requests = [request(str(i), prompt_of(5, i)) for i in range(5)]
+    for r in requests:
+        core.submit_to(r, mailbox)
+    tokens: dict[str, list[int]] = {r.request_id: [] for r in requests}
+    num_ended = 0
+    while num_ended < 5:
+        for delta in mailbox.get():
+            tokens[delta.request_id] += delta.token_ids
+            num_ended += delta.finish_reason is not None
+    assert all(tokens[r.request_id] == reference(r, 0, 1000) for r in requests)
+    await core.close()
+
+
+async def test_an_idle_engine_uses_no_processor_time_and_wakes_at_once():
+    core = engine(FakeRunner())
+    await read(core.submit(request("warm")))
+    before_s = time.process_time()
+    await asyncio.sleep(1.3)  # past the count of the pages
+    assert time.process_time() - before_s < 0.1
+    assert core.stats().last_step_age_s == 0.0
+    start_s = time.perf_counter()
+    await read(core.submit(request("next", params=greedy(1))))
+    assert time.perf_counter() - start_s < 0.5
+    await core.close()
+
+
+async def test_an_abort_ends_the_stream_and_is_idempotent():
+    gate = threading.Event()
+    core = engine(FakeRunner(gate=gate))
+    stream = core.submit(request("a", params=greedy(500)))
+    core.abort("a")
+    core.abort("a")
+    core.abort("never seen")
+    gate.set()
+    deltas = await read(stream)
+    assert [d.finish_reason for d in deltas if d.finish_reason] == ["abort"]
+    await core.close()
+
+
+async def test_a_stop_string_seen_by_the_server_ends_one_sequence():
+    core = engine(FakeRunner())
+    stream = core.submit(request("a", params=greedy(900)))
+    first = await anext(stream)
+    assert first[0].token_ids
+    core.finish("a", 0, "END")
+    core.finish("a", 0, "END")
+    deltas = await read(stream)
+    assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("stop", "END")
+    await core.close()
+
+
+async def test_a_failing_step_ends_every_stream_and_the_engine():
+    runner = FakeRunner(
+        raise_in_step=lambda batch: RuntimeError("device lost") if batch.step_id == 3 else None
+    )
+    core = engine(runner)
+    streams = [core.submit(request(str(i), params=greedy(50))) for i in range(3)]
+    for stream in streams:
+        last = (await read(stream))[-1]
+        assert last.finish_reason == "error"
+        assert "device lost" in (last.error or "")
+    with pytest.raises(EngineDead, match="device lost"):
+        core.submit(request("later"))
+    assert core.death is not None
+    await core.close()
+
+
+async def test_a_failing_row_ends_its_own_request_only():
+    runner = FakeRunner(
+        fail_rows=lambda batch: (
+            {w.row: "bad mask" for w in batch.work if w.row == 0} if batch.step_id == 4 else {}
+        )
+    )
+    core = engine(runner)
+    bad, good = request("bad", prompt_of(9, 1), greedy(20)), request("good", params=greedy(20))
+    streams = [core.submit(bad), core.submit(good)]
+    first, second = await asyncio.gather(*(read(s) for s in streams))
+    assert (first[-1].finish_reason, first[-1].error) == ("error", "bad mask")
+    assert [t for d in second for t in d.token_ids] == reference(good, 0, 1000)
+    await core.close()
+
+
+async def test_close_aborts_what_is_left_and_closes_the_runner():
+    runner = FakeRunner(step_seconds=lambda batch: 0.01)
+    core = engine(runner)
+    stream = core.submit(request("a", params=greedy(900)))
+    await anext(stream)
+    await core.close()
+    assert (await read(stream))[-1].finish_reason == "abort"
+    assert runner.is_closed
+    with pytest.raises(EngineDead):
+        core.submit(request("b"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "error", "words"),
+    [
+        ([], greedy(), RequestError, ["empty"]),
+        ([3, VOCAB_SIZE], greedy(), RequestError, [str(VOCAB_SIZE)]),
+        ([-1], greedy(), RequestError, ["-1"]),
+        (prompt_of(1200), greedy(), PromptTooLong, ["1200", "1009"]),
+        (prompt_of(1000), greedy(10), RequestError, ["1000", "10", "1010", "1009"]),
+        ([3], greedy(2, min_tokens=3), RequestError, ["min_tokens", "3", "2"]),
+        ([3], greedy(stop_token_ids=[-5]), RequestError, ["stop_token_ids", "-5"]),
+        ([3], greedy(logit_bias={500: 1.0}), RequestError, ["logit_bias", "500"]),
+        ([3], SamplingParams(top_p=0.0), RequestError, ["top_p", "0.0"]),
+        ([3], SamplingParams(temperature=float("nan")), RequestError, ["temperature", "nan"]),
+        ([3], SamplingParams(n=0), RequestError, ["n must be", "0"]),
+    ],
+)
+async def test_the_door_names_what_is_wrong(prompt, params, error, words):
+    core = engine(FakeRunner())
+    with pytest.raises(error) as caught:
+        core.submit(request("a", prompt, params))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert core.stats().num_waiting == 0
+    await core.close()
+
+
+async def test_an_id_in_use_is_refused():
+    core = engine(FakeRunner(gate=(gate := threading.Event())))
+    stream = core.submit(request("a"))
+    with pytest.raises(RequestError, match="'a'"):
+        core.submit(request("a"))
+    gate.set()
+    await read(stream)
+    await read(core.submit(request("a")))
+    await core.close()
+
+
+async def test_a_full_queue_refuses():
+    gate = threading.Event()
+    core = engine(FakeRunner(gate=gate, max_num_seqs=1), max_queued_requests=3)
+    for i in range(3):
+        core.submit(request(str(i)))
+    with pytest.raises(QueueFull):  # noqa: PT012 - at most one of the three has left the queue
+        for i in range(3, 5):
+            core.submit(request(str(i)))
+    gate.set()
+    await core.close()
+
+
+async def test_a_hanging_step_shows_in_the_age_of_the_last_step():
+    gate = threading.Event()
+    core = engine(FakeRunner(gate=gate))
+    stream = core.submit(request("a"))
+    await asyncio.sleep(0.3)
+    stats = core.stats()
+    assert stats.has_work
+    assert stats.last_step_age_s > 0.2
+    gate.set()
+    await read(stream)
+    await core.close()
