@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from octavo_engine.errors import CheckpointError
 from octavo_engine.gguf_config import hf_config, hf_generation_config, layout_of
 from octavo_engine.gguf_metadata import GGUFMetadata
-from octavo_engine.gguf_tensors import check_tensor_types, hf_tensors
+from octavo_engine.gguf_tensors import check_tensor_types, hf_shapes, hf_tensors
 from octavo_engine.gguf_tokenizer import tokenizer_files
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class GGUFCheckpoint:
     def tokenizer_files(self) -> dict[str, dict[str, Any]]:
         """tokenizer.json and tokenizer_config.json (with the chat template) by file name."""
         return tokenizer_files(self.metadata)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor by Hugging Face name, from the header alone."""
+        return hf_shapes(self.metadata, self._reader.tensors)
 
     def tensors(self) -> "Iterator[tuple[str, torch.Tensor]]":
         """(Hugging Face name, tensor) one at a time, each freshly allocated on the CPU.

@@ -44,6 +44,16 @@ def hf_name(gguf_name: str, path: str) -> str:
     raise CheckpointError(f"{path}: tensor {gguf_name!r} has no place in this architecture")
 
 
+def hf_shapes(
+    metadata: GGUFMetadata, tensors: "Sequence[ReaderTensor]"
+) -> dict[str, tuple[int, ...]]:
+    return {
+        hf_name(tensor.name, metadata.path): tuple(map(int, reversed(tensor.shape.tolist())))
+        for tensor in tensors
+        if tensor.name != ROPE_FACTORS_TENSOR  # part of the config
+    }
+
+
 def hf_tensors(
     metadata: GGUFMetadata, layout: GGUFLayout, tensors: "Sequence[ReaderTensor]"
 ) -> "Iterator[tuple[str, torch.Tensor]]":
