@@ -1,0 +1,27 @@
+# The engine's image. Nothing is fetched while it is built: the build context holds the wheels.
+#
+#   wheels/   wheels of octavo[engine]'s dependencies (torch, triton, …), for the base image's Python
+#   octavo/   the wheel of octavo itself
+#
+# The base image needs Python 3.11 or newer with pip, and a C compiler for Triton's launchers. CUDA's
+# libraries come with torch's wheels; the driver's come from the node.
+ARG BASE_IMAGE
+FROM ${BASE_IMAGE} AS build
+
+# Dependencies change seldom, our own wheel with every commit: two layers.
+COPY wheels /wheels
+RUN python3 -m venv --without-pip /opt/octavo \
+    && python3 -m pip --python /opt/octavo/bin/python install \
+       --no-cache-dir --no-index --no-deps --no-compile /wheels/*.whl
+COPY octavo /octavo
+RUN python3 -m pip --python /opt/octavo/bin/python install \
+    --no-cache-dir --no-index --no-deps --no-compile /octavo/*.whl \
+    && /opt/octavo/bin/octavo --help > /dev/null
+
+FROM ${BASE_IMAGE}
+COPY --from=build /opt/octavo /opt/octavo
+# The root filesystem is read-only in a pod: what libraries cache goes to its /tmp.
+ENV PATH=/opt/octavo/bin:$PATH HOME=/tmp TRITON_CACHE_DIR=/tmp/triton PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER 65532:65532
+ENTRYPOINT ["/opt/octavo/bin/octavo"]
