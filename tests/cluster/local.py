@@ -189,7 +189,22 @@ class LocalProvider:
         return specs
 
     def _addons(self, record: ClusterRecord, plane: ControlPlane, node: Node) -> list[Daemon]:
-        return []
+        hosts = node.folder / "service-hosts"
+        dnsmasq = (
+            *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file="),
+            *("--user=root", "--no-resolv", "--no-hosts", "--log-facility=-"),
+            *(f"--listen-address={node.network.dns_ip}", "--bind-interfaces"),
+            *("--local=/cluster.local/", f"--addn-hosts={hosts}"),
+        )
+        arguments = (
+            str(plane.kubeconfig("admin")),
+            str(hosts),
+            str(node.folder / "pids.json"),
+            str(record.gpus_per_node),
+        )
+        watcher = (sys.executable, "-m", "tests.cluster.addons", *arguments)
+        api_address = f"{plane.address}:{plane.api_port}"
+        return [Daemon("dnsmasq", dnsmasq), Daemon("addons", watcher, after=api_address)]
 
     def _supervise(self, folder: Path, spec: Spec) -> None:
         (folder / "log").mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,170 @@
+"""The operator's image for tests: images/operator.Dockerfile on a Debian base made here, by buildah.
+
+    base        mmdebstrap minbase + Python, from apt's own sources   cached by suite and packages
+    wheels      what octavo[operator] needs, by pip download          cached by requirements
+    own wheel   this checkout, built each time; the image's last layer
+Nothing is pulled from or pushed to a registry, and only the user's cache is written to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import sys
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.programs import Say
+from tests.cluster.run import run
+from tests.cluster.state import REPOSITORY, cache_home, locked
+
+OPERATOR_IMAGE = "localhost/octavo-operator:test"
+BASE_PACKAGES = ("ca-certificates", "python3", "python3-pip")
+_DOCKERFILE = REPOSITORY / "images" / "operator.Dockerfile"
+# Old enough for every wheel on PyPI, new enough for every Debian and Ubuntu with Python 3.11.
+_GLIBC_MINORS = range(17, 36)
+
+
+def operator_archive(say: Say) -> Path:
+    """Builds `OPERATOR_IMAGE` and returns its archive; seconds when only our own code changed."""
+    images = cache_home() / "images"
+    with locked(images / "operator.lock"):
+        base, python_version = _base(images, say)
+        wheels = _wheels(python_version, say)
+        with tempfile.TemporaryDirectory(dir=images) as scratch:
+            context = Path(scratch)
+            shutil.copytree(wheels, context / "wheels", copy_function=_link)
+            _build_own_wheel(context / "dist")
+            image_id = _buildah_bud(base, context)
+        return _archive(images, image_id, say)
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
+def _buildah(*words: str | Path) -> str:
+    """Runs buildah with a storage of our own, so that the machine's is left alone."""
+    storage = cache_home() / "buildah"
+    roots = ("--root", storage / "root", "--runroot", storage / "run")
+    return run(["buildah", *roots, *words], timeout_s=900)
+
+
+# ---- the base ----
+
+
+def _base(images: Path, say: Say) -> tuple[str, str]:
+    """The name of the base image in buildah's storage, and its Python's version such as 3.11."""
+    suite = _os_release()["VERSION_CODENAME"]
+    key = hashlib.sha256(json.dumps([suite, BASE_PACKAGES]).encode()).hexdigest()[:12]
+    reference = f"localhost/octavo-base:{suite}-{key}"
+    root = images / f"base-{suite}-{key}.tar"
+    if not root.exists():
+        _debootstrap(suite, root, say)
+    known = {name for image in json.loads(_buildah("images", "--json")) for name in image["names"]}
+    if reference not in known:
+        with tempfile.TemporaryDirectory(dir=images) as scratch:
+            context = Path(scratch)
+            (context / "base.tar").hardlink_to(root)
+            (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
+            _buildah("bud", "--isolation", "chroot", "--tag", reference, context)
+    return reference, _python_version(root)
+
+
+def _os_release() -> dict[str, str]:
+    lines = Path("/etc/os-release").read_text().splitlines()
+    pairs = (line.split("=", 1) for line in lines if "=" in line)
+    return {key: value.strip('"') for key, value in pairs}
+
+
+def _debootstrap(suite: str, target: Path, say: Say) -> None:
+    say(f"making the base image from {suite} packages (a minute, once)")
+    temporary = target.with_name(f".{target.name}")
+    run(
+        [
+            *("mmdebstrap", "--variant=minbase", "--format=tar", "--quiet"),
+            "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-exclude=/usr/share/man/*",
+            "--dpkgopt=path-exclude=/usr/share/locale/*",
+            *(f"--include={','.join(BASE_PACKAGES)}", suite, temporary),
+        ],
+        timeout_s=900,
+    )
+    temporary.replace(target)
+
+
+def _python_version(root: Path) -> str:
+    with tarfile.open(root) as tar:
+        target = tar.getmember("./usr/bin/python3").linkname
+    version = Path(target).name.removeprefix("python")
+    if not version.startswith("3."):
+        raise ClusterError(f"{root}: /usr/bin/python3 leads to {target!r}, which names no version")
+    return version
+
+
+# ---- the wheels ----
+
+
+def _wheels(python_version: str, say: Say) -> Path:
+    """A folder with a wheel of everything that octavo[operator] needs."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["operator"]]
+    constraints = REPOSITORY / "constraints.txt"
+    key_parts = [python_version, *wanted, constraints.read_text()]
+    key = hashlib.sha256("\n".join(key_parts).encode()).hexdigest()[:12]
+    target = cache_home() / "wheels" / f"operator-{python_version}-{key}"
+    if not target.exists():
+        say("fetching the wheels of octavo[operator] (once)")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            done = Path(scratch) / "wheels"
+            _pip_download(done, python_version, wanted, constraints)
+            done.replace(target)
+    return target
+
+
+def _pip_download(target: Path, python_version: str, wanted: list[str], constraints: Path) -> None:
+    machine = platform.machine()
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
+    platforms = [f"--platform={tag}" for tag in (*tags, f"manylinux2014_{machine}")]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    chosen = ["--only-binary=:all:", f"--python-version={python_version}", *platforms]
+    run([*pip, *chosen, "--constraint", constraints, "--dest", target, *wanted])
+
+
+def _build_own_wheel(target: Path) -> None:
+    uv = Path(sys.prefix) / "bin" / "uv"
+    run([uv, "build", "--quiet", "--wheel", "--out-dir", target, REPOSITORY])
+
+
+# ---- the image ----
+
+
+def _buildah_bud(base: str, context: Path) -> str:
+    """Returns the id of the built image."""
+    _buildah(
+        *("bud", "--isolation", "chroot", "--layers", "--pull-never"),
+        *("--build-arg", f"BASE_IMAGE={base}", "--tag", OPERATOR_IMAGE),
+        *("--file", _DOCKERFILE, context),
+    )
+    described = json.loads(_buildah("inspect", "--type", "image", OPERATOR_IMAGE))
+    return str(described["FromImageID"])
+
+
+def _archive(images: Path, image_id: str, say: Say) -> Path:
+    """The image as an archive, named by its id so that an unchanged one is not written again."""
+    target = images / f"operator-{image_id[:12]}.tar"
+    if not target.exists():
+        say("writing the operator's image")
+        for old in images.glob("operator-*.tar"):
+            old.unlink()
+        temporary = images / ".operator.tar"
+        temporary.unlink(missing_ok=True)
+        _buildah("push", "--quiet", OPERATOR_IMAGE, f"docker-archive:{temporary}:{OPERATOR_IMAGE}")
+        temporary.replace(target)
+    return target
