@@ -11,8 +11,8 @@ def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
     if params.all_greedy:
         return logits.argmax(dim=-1)
     is_greedy = (params.temperature <= 0) | (params.top_k == 1)
-    temperature = torch.where(is_greedy, 1.0, params.temperature)
-    scaled = logits.float() / temperature.unsqueeze(-1)
+    inverse = 1.0 / torch.where(is_greedy, 1.0, params.temperature)
+    scaled = logits.float() * inverse.unsqueeze(-1)
     if params.any_filter:
         scaled = mask_filtered(scaled, params)
     token_ids = torch.arange(logits.shape[-1], device=logits.device)

@@ -1,0 +1,53 @@
+"""Gumbel noise as a hash of (seed, position, token id): the same 32 bits as `reference.noise`."""
+
+import triton
+import triton.language as tl
+
+from octavo_kernels.reference import noise as reference
+
+SEED_KEY = tl.constexpr(reference.SEED_KEY)
+POSITION_KEY = tl.constexpr(reference.POSITION_KEY)
+SECOND_KEY = tl.constexpr(reference.SECOND_KEY)
+MIX_1 = tl.constexpr(reference.MIX_1)
+MIX_2 = tl.constexpr(reference.MIX_2)
+SMALL_U = tl.constexpr(reference.SMALL_U)
+LARGEST_U = tl.constexpr(reference.LARGEST_U)
+
+
+@triton.jit
+def mix(word):
+    """uint32 -> uint32, a bijection."""
+    word ^= word >> 16
+    word *= MIX_1
+    word ^= word >> 15
+    word *= MIX_2
+    return word ^ (word >> 16)
+
+
+@triton.jit
+def row_keys(seed, position):
+    """Two uint32 keys of a row from its int64 seed and position."""
+    seed_low = seed.to(tl.uint32)
+    position_low = position.to(tl.uint32)
+    key = seed_low ^ SEED_KEY
+    key = mix(key) + (seed >> 32).to(tl.uint32)
+    key = mix(key) + position_low
+    key = mix(key) + (position >> 32).to(tl.uint32)
+    key_1 = mix(key + POSITION_KEY)
+    key_2 = mix(key_1 ^ SECOND_KEY)
+    return key_1, mix(key_2 + seed_low + mix(position_low ^ SEED_KEY))
+
+
+@triton.jit
+def hash_u32(key_1, key_2, token_id):
+    return mix(mix(token_id.to(tl.uint32) ^ key_1) + key_2)
+
+
+@triton.jit
+def gumbel(key_1, key_2, token_id):
+    """Standard Gumbel noise in float32, between -2.9 and 23."""
+    word = hash_u32(key_1, key_2, token_id)
+    unit = tl.minimum((word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, LARGEST_U)
+    series = unit * (1.0 + unit * (0.5 + unit * 0.3333333333333333))
+    exponential = tl.where(unit < SMALL_U, series, -tl.log(1.0 - unit))
+    return -tl.log(exponential)
