@@ -12,7 +12,8 @@ FROM ${BASE_IMAGE} AS build
 COPY wheels /wheels
 RUN python3 -m venv --without-pip /opt/octavo \
     && python3 -m pip --python /opt/octavo/bin/python install \
-       --no-cache-dir --no-index --no-deps --no-compile /wheels/*.whl
+       --no-cache-dir --no-index --no-deps --no-compile /wheels/*.whl \
+    && /opt/octavo/bin/python -m compileall -q -j 2 /opt/octavo/lib
 COPY octavo /octavo
 RUN python3 -m pip --python /opt/octavo/bin/python install \
     --no-cache-dir --no-index --no-deps --no-compile /octavo/*.whl \
