@@ -1,0 +1,48 @@
+"""Every family gives the tokens of transformers on a tiny seeded checkpoint, in float32."""
+
+from pathlib import Path
+
+import pytest
+from tests.engine.runner_driver import Job, run_jobs, tokens_of
+from tests.engine.tiny_models import (
+    FAMILY_CONFIGS,
+    VOCAB_SIZE,
+    forced_tokens,
+    prompts,
+    save_tiny,
+)
+
+from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
+from octavo_engine.model_runner import ModelRunner
+from octavo_engine.runner import build_runner
+
+NUM_NEW = 64
+LENGTHS = [1, 5, 16, 23, 24, 25, 40, 70]
+
+
+def tiny_runner(folder: Path, **model: object) -> ModelRunner:
+    return build_runner(
+        EngineConfig(
+            model=ModelSettings(path=str(folder), device="cpu", **model),
+            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
+        )
+    )
+
+
+@pytest.mark.parametrize("name", FAMILY_CONFIGS)
+def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    reference = save_tiny(name, tmp_path)
+    runner = tiny_runner(tmp_path)
+    jobs = [Job(prompt, NUM_NEW) for prompt in prompts(LENGTHS)]
+    together = tokens_of(run_jobs(runner, jobs))
+    for job, tokens in zip(jobs, together, strict=True):
+        assert len(tokens) == NUM_NEW
+        assert tokens == forced_tokens(reference, job.token_ids, tokens)
+    assert len({token for tokens in together for token in tokens}) > VOCAB_SIZE // 4, (
+        "the tokens are too much alike to prove much"
+    )
+    for chunk in (1, 7):
+        assert tokens_of(run_jobs(runner, jobs, chunk=chunk)) == together
+    for job, tokens in list(zip(jobs, together, strict=True))[::3]:
+        assert tokens_of(run_jobs(runner, [job])) == [tokens]
+    runner.close()
