@@ -1,8 +1,8 @@
 """Bodies and a fake API server for the operator's tests.
 
-Pure parts are tested with tables over the bodies made here. `FakeCluster` stands for cluster.Cluster
-where a test needs answers that a real API server gives only by accident; what a real one does is
-tested in test_*_on_cluster.py.
+Pure parts are tested with tables over the bodies made here. `FakeCluster` stands for
+cluster.Cluster where a test needs answers that a real API server gives only by accident; what a real
+one does is tested in test_*_on_cluster.py.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""From facts to conditions: each line of the specification of Ready, and what holds for all of them."""
+"""From facts to conditions: each line of the specification of Ready, and what always holds."""
 
 from typing import get_args
 

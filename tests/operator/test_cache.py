@@ -1,0 +1,91 @@
+"""The objects last seen: newer wins whatever the order, and a listing tells what is gone."""
+
+import pytest
+
+from octavo_operator.cache import ObjectCache
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
+
+KEY = ("team", "chat")
+
+
+def versioned(body, version, **more):
+    return {**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}, **more}
+
+
+@pytest.fixture
+def cache():
+    return ObjectCache()
+
+
+def test_an_object_belongs_to_the_service_in_its_label(cache, pod_body, service_body):
+    assert cache.put(INFERENCE_SERVICE, service_body()) == KEY
+    assert cache.put(POD, pod_body()) == KEY
+    assert cache.services() == [KEY]
+    assert [pod["metadata"]["name"] for pod in cache.snapshot(KEY).pods] == ["chat-1"]
+
+
+def test_an_object_without_the_label_is_nobodys(cache, pod_body):
+    assert cache.put(POD, pod_body(metadata={"labels": {}})) is None
+
+
+def test_a_newer_state_wins(cache, service_body):
+    cache.put(INFERENCE_SERVICE, versioned(service_body(), 5, status={"a": 1}))
+
+    assert cache.put(INFERENCE_SERVICE, versioned(service_body(), 6, status={"a": 2})) == KEY
+    assert cache.service(KEY)["status"] == {"a": 2}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_older_or_equal_state_wakes_nobody(cache, service_body, version):
+    cache.put(INFERENCE_SERVICE, versioned(service_body(), 5, status={"a": 1}))
+
+    stale = versioned(service_body(), version, status={"a": 0})
+    assert cache.put(INFERENCE_SERVICE, stale) is None
+    assert cache.service(KEY)["status"] == {"a": 1}
+
+
+def test_a_deleted_object_is_gone(cache, pod_body):
+    cache.put(POD, pod_body())
+
+    assert cache.drop(POD, pod_body()) == KEY
+    assert cache.snapshot(KEY).pods == ()
+
+
+def test_a_listing_removes_what_it_does_not_hold(cache, pod_body):
+    cache.put(POD, versioned(pod_body("old"), 5))
+
+    cache.replace_all(POD, None, [versioned(pod_body("new"), 9)], "10")
+
+    assert [pod["metadata"]["name"] for pod in cache.snapshot(KEY).pods] == ["new"]
+
+
+def test_a_listing_keeps_what_came_after_it(cache, pod_body):
+    cache.put(POD, versioned(pod_body("younger"), 11))
+
+    cache.replace_all(POD, None, [], "10")
+
+    assert [pod["metadata"]["name"] for pod in cache.snapshot(KEY).pods] == ["younger"]
+
+
+def test_a_listing_of_one_namespace_says_nothing_of_others(cache, pod_body):
+    cache.put(POD, pod_body())
+
+    cache.replace_all(POD, "other", [], "100")
+
+    assert len(cache.snapshot(KEY).pods) == 1
+
+
+def test_a_listing_of_one_kind_says_nothing_of_others(cache, pod_body, service_body):
+    cache.put(POD, pod_body())
+    cache.put(INFERENCE_SERVICE, service_body())
+
+    cache.replace_all(DEPLOYMENT, None, [], "100")
+
+    assert len(cache.snapshot(KEY).pods) == 1
+    assert cache.services() == [KEY]
+
+
+def test_the_record_of_field_owners_is_not_kept(cache, service_body):
+    cache.put(INFERENCE_SERVICE, service_body(managedFields=[{"manager": "kubectl"}]))
+
+    assert "managedFields" not in cache.service(KEY)["metadata"]

@@ -1,0 +1,76 @@
+"""The few facts that are taken out of a snapshot."""
+
+import pytest
+
+from octavo_operator import facts
+from octavo_operator.reasons import Reason
+from octavo_operator.snapshot import Snapshot
+
+TIMED_OUT = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "late"}
+COMPLETE = {"type": "Progressing", "reason": "NewReplicaSetAvailable"}
+REFUSED = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+
+
+def deployment(generation=2, **status):
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "chat", "generation": generation},
+        "status": status,
+    }
+
+
+def crashed(exit_code=1):
+    return [{"name": "engine", "state": {"terminated": {"exitCode": exit_code}}}]
+
+
+def gather(deployed=None, pods=(), **more):
+    snapshot = Snapshot({} if deployed is None else {"Deployment": deployed}, tuple(pods))
+    return facts.gather(1, 2, snapshot, **more)
+
+
+@pytest.mark.parametrize(
+    ("status", "field", "value"),
+    [
+        ({"observedGeneration": 1}, "is_observed", False),
+        ({"observedGeneration": 2}, "is_observed", True),
+        ({"readyReplicas": 3}, "ready_replicas", 3),
+        ({"updatedReplicas": 3}, "updated_replicas", 3),
+        ({"replicas": 3}, "replicas", 3),
+        ({"conditions": [COMPLETE]}, "was_complete", True),
+        ({"conditions": [TIMED_OUT]}, "was_complete", False),
+        ({"conditions": [TIMED_OUT]}, "deadline_message", "late"),
+        ({"conditions": [REFUSED]}, "creation_failure", "exceeded quota"),
+        ({"conditions": [{**REFUSED, "status": "False"}]}, "creation_failure", None),
+    ],
+)
+def test_what_a_deployment_tells(status, field, value):
+    assert getattr(facts.rollout(deployment(**status)), field) == value
+
+
+def test_without_a_deployment_nothing_runs():
+    assert facts.rollout(None) == facts.Rollout()
+
+
+def test_the_most_telling_cause_comes_first(pod_body):
+    evicted = pod_body("a", phase="Failed", reason="Evicted")
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    unplaced = pod_body("b", conditions=[scheduled])
+    broken = pod_body("c", containerStatuses=crashed())
+
+    causes = gather(deployment(), [evicted, unplaced, broken]).causes
+    assert [cause.pod for cause in causes] == ["c", "b", "a"]
+
+
+def test_an_evicted_pod_is_forgotten_once_its_replacement_answers(pod_body):
+    evicted = pod_body("a", phase="Failed", reason="Evicted")
+
+    assert gather(deployment(readyReplicas=1), [evicted]).causes[0].reason is Reason.POD_FAILED
+    assert gather(deployment(readyReplicas=2), [evicted]).causes == ()
+
+
+def test_pods_without_trouble_tell_what_they_wait_for(pod_body):
+    broken = pod_body("b", containerStatuses=crashed())
+    leaving = pod_body("c", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+
+    assert gather(pods=[pod_body("a"), broken, leaving]).waiting == ("pod a waits for a node",)

@@ -1,0 +1,34 @@
+"""The operator's own HTTP."""
+
+import httpx
+
+from octavo_operator import health
+from octavo_operator.metrics import Metrics
+
+
+async def get(path, check=lambda: None, metrics=None):
+    application = health.app(check, metrics or Metrics())
+    async with (
+        health.serving(application, "127.0.0.1", 0) as port,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        return await client.get(f"http://127.0.0.1:{port}{path}")
+
+
+async def test_healthy_when_nothing_is_stale():
+    assert (await get("/healthz")).status_code == 200
+
+
+async def test_unhealthy_with_the_cause():
+    answer = await get("/healthz", lambda: "nothing listed anew for 99 s")
+
+    assert (answer.status_code, answer.text) == (503, "nothing listed anew for 99 s\n")
+
+
+async def test_metrics_are_told():
+    metrics = Metrics()
+    metrics.api_calls.labels("GET", "pods", "200").inc()
+
+    answer = await get("/metrics", metrics=metrics)
+    sample = 'octavo_operator_api_calls_total{code="200",resource="pods",verb="GET"} 1.0'
+    assert sample in answer.text.splitlines()

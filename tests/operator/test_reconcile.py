@@ -1,0 +1,163 @@
+"""One reconcile: what is written, and what is told, when the API server answers so or so."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from octavo_operator.cache import ObjectCache
+from octavo_operator.errors import ApiRejected, ApiUnavailable
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE
+from octavo_operator.metrics import Metrics
+from octavo_operator.reconcile import Reconciler
+
+KEY = ("team", "chat")
+
+
+@pytest.fixture
+def cache():
+    return ObjectCache()
+
+
+@pytest.fixture
+def reconciler(fake_cluster, cache, engine_defaults):
+    return Reconciler(
+        fake_cluster, cache, engine_defaults, Metrics(), lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    )
+
+
+@pytest.fixture
+def put(fake_cluster, cache):
+    def service(body):
+        cache.put(INFERENCE_SERVICE, fake_cluster.put(body))
+
+    return service
+
+
+def condition(cluster, condition_type):
+    status = cluster.objects["InferenceService", *KEY]["status"]
+    return next(c for c in status["conditions"] if c["type"] == condition_type)
+
+
+async def test_a_new_service_gets_its_children_and_a_status(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body())
+
+    assert await reconciler.reconcile(KEY) == "applied"
+    assert {kind for kind, *_ in fake_cluster.objects} == {
+        "InferenceService",
+        "ServiceAccount",
+        "Service",
+        "Deployment",
+    }
+    assert condition(fake_cluster, "Accepted")["status"] == "True"
+    assert condition(fake_cluster, "Ready")["reason"] == "RollingOut"
+
+
+async def test_a_second_reconcile_calls_nobody(reconciler, put, fake_cluster, service_body):
+    put(service_body())
+    await reconciler.reconcile(KEY)
+    fake_cluster.calls.clear()
+
+    assert await reconciler.reconcile(KEY) == "unchanged"
+    assert fake_cluster.calls == []
+
+
+@pytest.mark.parametrize("metadata", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}])
+async def test_a_service_that_is_being_deleted_is_left_alone(
+    reconciler, put, fake_cluster, service_body, metadata
+):
+    put(service_body(**metadata))
+
+    assert await reconciler.reconcile(KEY) == "gone"
+    assert fake_cluster.calls == []
+
+
+async def test_an_unknown_service_is_gone(reconciler):
+    assert await reconciler.reconcile(KEY) == "gone"
+
+
+async def test_a_spec_that_cannot_be_carried_out_is_told(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body({"model": {"uri": "hf://org/name"}}))
+
+    assert await reconciler.reconcile(KEY) == "rejected"
+    accepted = condition(fake_cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "InvalidModelUri")
+    assert "'hf://org/name'" in accepted["message"]
+    assert fake_cluster.calls == ["status InferenceService"]
+
+
+async def test_an_object_of_somebody_else_is_told_and_not_touched(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body())
+    theirs = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "chat", "namespace": "team", "generation": 1},
+    }
+    fake_cluster.put(theirs)
+
+    assert await reconciler.reconcile(KEY) == "rejected"
+    assert condition(fake_cluster, "Accepted")["reason"] == "NameTaken"
+    assert not [call for call in fake_cluster.calls if call.startswith("apply")]
+
+
+async def test_a_refusal_of_the_api_server_is_told(reconciler, put, fake_cluster, service_body):
+    put(service_body())
+    fake_cluster.failures["apply Deployment"] = ApiRejected("PATCH", 422, "tolerations: no")
+
+    assert await reconciler.reconcile(KEY) == "rejected"
+    for condition_type in ("Ready", "Degraded"):
+        told = condition(fake_cluster, condition_type)
+        assert told["reason"] == "ApplyRejected"
+        assert told["message"] == "the API server refuses the Deployment: tolerations: no"
+
+
+async def test_an_absent_api_server_is_not_the_services_fault(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body())
+    fake_cluster.failures["apply Service"] = ApiUnavailable("PATCH", 503, "down")
+
+    with pytest.raises(ApiUnavailable):
+        await reconciler.reconcile(KEY)
+    assert "status" not in fake_cluster.objects["InferenceService", *KEY]
+
+
+async def test_a_service_that_goes_while_it_is_looked_at_is_no_error(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body())
+    fake_cluster.failures["status InferenceService"] = ApiRejected("PATCH", 404, "not found")
+
+    assert await reconciler.reconcile(KEY) == "applied"
+
+
+async def test_children_of_a_predecessor_are_waited_for(
+    reconciler, put, fake_cluster, cache, service_body
+):
+    put(service_body(uid="uid-0"))
+    await reconciler.reconcile(KEY)
+    cache.drop(INFERENCE_SERVICE, service_body())
+    put(service_body(uid="uid-1"))
+    fake_cluster.calls.clear()
+
+    assert await reconciler.reconcile(KEY) == "waiting"
+    assert condition(fake_cluster, "Ready")["reason"] == "PredecessorTerminating"
+    assert fake_cluster.calls == ["status InferenceService"]
+
+
+async def test_drift_is_put_back(reconciler, put, fake_cluster, cache, service_body):
+    put(service_body())
+    await reconciler.reconcile(KEY)
+    drifted = fake_cluster.objects["Deployment", *KEY]
+    drifted["spec"]["replicas"] = 9
+    cache.put(DEPLOYMENT, fake_cluster.put(drifted))
+    fake_cluster.calls.clear()
+
+    assert await reconciler.reconcile(KEY) == "applied"
+    assert fake_cluster.calls[0] == "apply Deployment"
+    assert fake_cluster.objects["Deployment", *KEY]["spec"]["replicas"] == 1
