@@ -1,8 +1,8 @@
 """What a bare cluster lacks: names for Services, and GPUs on its nodes.
 
-Run as `python -m tests.cluster.addons KUBECONFIG HOSTS_FILE PIDS_FILE NUM_GPUS` beside dnsmasq, which
-reads HOSTS_FILE again at SIGHUP. Whatever changes, the same `Addons.sync` follows. The decisions are the
-pure functions at the top; the API server's objects come in as plain dictionaries.
+Run as `python -m tests.cluster.addons KUBECONFIG HOSTS_FILE PIDS_FILE NUM_GPUS` beside dnsmasq,
+which reads HOSTS_FILE again at SIGHUP. Whatever changes, the same `Addons.sync` follows. The
+decisions are the pure functions at the top; the API server's objects come in as plain dictionaries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Manifest = dict[str, Any]
 
 
 def hosts_lines(services: Iterable[Manifest], slices: Iterable[Manifest]) -> list[str]:
-    """A line "address name" for every cluster IP, and for every ready endpoint of a headless Service."""
+    """Lines "address name": cluster IPs, and the ready endpoints of headless Services."""
     headless: set[tuple[str, str]] = set()
     lines: set[str] = set()
     for service in services:
@@ -97,7 +97,8 @@ class Addons:
             # Before every watch, so that nothing is lost between two of them.
             self._changed.set()
             try:
-                async for _ in watch.Watch().stream(kind, timeout_seconds=_WATCH_S):
+                events = watch.Watch().stream(kind, timeout_seconds=_WATCH_S)  # type: ignore[no-untyped-call]
+                async for _ in events:
                     self._changed.set()
             except Exception as error:  # the API server may be away: say so and ask again
                 _say(f"watch {kind.__name__}: {error!r}")
@@ -126,7 +127,7 @@ class Addons:
                 await self._core.patch_node_status(node["metadata"]["name"], patch)
 
     async def _items(self, kind: Callable[..., Any]) -> list[Manifest]:
-        listed = self._api.sanitize_for_serialization(await kind())
+        listed = self._api.sanitize_for_serialization(await kind())  # type: ignore[no-untyped-call]
         return list(listed["items"])
 
     def _publish(self, text: str) -> None:
@@ -143,7 +144,7 @@ def _say(text: str) -> None:
 
 
 async def _main(kubeconfig: str, hosts: Path, pids: Path, num_gpus: int) -> None:
-    await config.load_kube_config(config_file=kubeconfig)
+    await config.load_kube_config(config_file=kubeconfig)  # type: ignore[no-untyped-call]
     async with client.ApiClient() as api:
         await Addons(api, hosts, pids, num_gpus).run()
 

@@ -1,8 +1,8 @@
 """The engine's test image, and the pod overlay that lends it this machine's Python.
 
-The image is an almost empty root: torch alone would make it 5 GB. The overlay mounts /usr, the Python
-installation and this checkout with its virtual environment into the pod, read-only and at their own
-paths, so that a pod runs the very files that the other tests run.
+The image is an almost empty root: torch alone would make it 5 GB. The overlay mounts /usr, the
+Python installation and this checkout with its virtual environment into the pod, read-only and at
+their own paths, so that a pod runs the very files that the other tests run.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ loopback.
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import sys
@@ -16,14 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import api, cgroups, node_setup, programs
+from tests.cluster import api, cgroups, node_setup
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
 from tests.cluster.kubeconfig import write_kubeconfig
-from tests.cluster.network import Network, free_slot, namespace_of
+from tests.cluster.network import Network, free_slot, inside, inside_network
 from tests.cluster.node import Node
 from tests.cluster.packages import cni_folder
+from tests.cluster.pause import pause_archive
 from tests.cluster.pki import Identity, Pki, make_pki
+from tests.cluster.prepare import prepare
 from tests.cluster.processes import kill_recorded, recorded_pid, spawn_recorded
 from tests.cluster.programs import Say
 from tests.cluster.provider import ClusterInfo
@@ -64,7 +65,7 @@ class LocalProvider:
         return cluster_folder(self.name)
 
     def up(self) -> ClusterInfo:
-        binaries = programs.obtain(with_nodes=self.num_nodes > 0, say=self.say)
+        binaries = prepare(with_nodes=self.num_nodes > 0, say=self.say)
         with locked(state_home() / f"{self.name}.lock"):
             record = self.folder.record()
             if record is None or not self._serves(record):
@@ -233,15 +234,15 @@ class LocalProvider:
         run(["ip", "address", "add", f"{net.host_ip}/24", "dev", net.host_interface])
         run(["ip", "link", "set", net.host_interface, "up"])
         run(["ip", "route", "add", net.whole, "via", net.node_ip(0)])
-        inside = namespace_of(first)
-        run([*inside, "ip", "link", "set", "machine", "master", bridge, "up"])
+        there = inside_network(first)
+        run([*there, "ip", "link", "set", "machine", "master", bridge, "up"])
         for node_idx, node in enumerate(record.nodes[1:], start=1):
             pid = self._pid(node)
             cable = ("type", "veth", "peer", "name", node_setup.UPLINK, "netns", str(pid))
-            run([*inside, "ip", "link", "add", node, *cable])
-            run([*inside, "ip", "link", "set", node, "master", bridge, "up"])
+            run([*there, "ip", "link", "add", node, *cable])
+            run([*there, "ip", "link", "set", node, "master", bridge, "up"])
             for command in node_setup.join(net, node_idx, len(record.nodes)):
-                run([*namespace_of(pid), *command])
+                run([*inside_network(pid), *command])
 
     def _pid(self, node: str) -> int:
         pid = recorded_pid(self.folder.process(node))
@@ -271,12 +272,21 @@ class LocalProvider:
                     timeout_s=120,
                 )
                 self.say(f"{node} ready")
+        if record.nodes:
+            self.load_image(pause_archive())
 
     def load_image(self, archive: Path) -> None:
         record = self.folder.record()
-        for node in record.nodes if record else ():
-            inside = namespace_of(self._pid(node))
-            run([*inside, "ctr", "--namespace", "k8s.io", "images", "import", archive])
+        if record is None or not record.nodes:
+            raise ClusterError(f"cluster {self.name} has no node that could hold an image")
+        identity = f"{archive.name} {archive.stat().st_mtime_ns}"
+        for node in record.nodes:
+            loaded = self.folder.node(node) / f"loaded-{archive.name}"
+            if loaded.exists() and loaded.read_text() == identity:
+                continue
+            words = ["ctr", "--namespace", "k8s.io", "images", "import", str(archive)]
+            run([*inside(self._pid(node)), *words])
+            loaded.write_text(identity)
 
     # ---- removing ----
 
@@ -313,7 +323,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0

@@ -81,13 +81,16 @@ def _routed_networks() -> list[ipaddress.IPv4Network]:
     return [ipaddress.IPv4Network(destination, strict=False) for destination in specific]
 
 
-def namespace_of(pid: int) -> list[str]:
-    """The `nsenter` words for the network, mounts and processes of a node's outermost process."""
-    folder = Path(f"/proc/{pid}/ns")
+def inside(pid: int) -> list[str]:
+    """Words before a command that runs in the namespaces of a node with this outermost process."""
+    namespaces = Path(f"/proc/{pid}/ns")
     return [
-        "nsenter",
-        f"--net={folder / 'net'}",
-        f"--mount={folder / 'mnt'}",
-        f"--pid={folder / 'pid_for_children'}",
-        "--",
+        *inside_network(pid),
+        f"--mount={namespaces / 'mnt'}",
+        f"--pid={namespaces / 'pid_for_children'}",
     ]
+
+
+def inside_network(pid: int) -> list[str]:
+    """The same for its network alone: pids in the command are this machine's."""
+    return ["nsenter", f"--net=/proc/{pid}/ns/net"]

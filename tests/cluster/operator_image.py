@@ -1,4 +1,4 @@
-"""The operator's image for tests: images/operator.Dockerfile on a Debian base made here, by buildah.
+"""The operator's image for tests: images/operator.Dockerfile on a Debian base made here by buildah.
 
     base        mmdebstrap minbase + Python, from apt's own sources   cached by suite and packages
     wheels      what octavo[operator] needs, by pip download          cached by requirements
@@ -39,7 +39,7 @@ def operator_archive(say: Say) -> Path:
         with tempfile.TemporaryDirectory(dir=images) as scratch:
             context = Path(scratch)
             shutil.copytree(wheels, context / "wheels", copy_function=_link)
-            _build_own_wheel(context / "dist")
+            _build_own_wheel(context / "octavo")
             image_id = _buildah_bud(base, context)
         return _archive(images, image_id, say)
 
@@ -66,14 +66,19 @@ def _base(images: Path, say: Say) -> tuple[str, str]:
     root = images / f"base-{suite}-{key}.tar"
     if not root.exists():
         _debootstrap(suite, root, say)
-    known = {name for image in json.loads(_buildah("images", "--json")) for name in image["names"]}
-    if reference not in known:
+    if reference not in _known_images():
         with tempfile.TemporaryDirectory(dir=images) as scratch:
             context = Path(scratch)
             (context / "base.tar").hardlink_to(root)
             (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
             _buildah("bud", "--isolation", "chroot", "--tag", reference, context)
     return reference, _python_version(root)
+
+
+def _known_images() -> dict[str, str]:
+    """Name to id of the images in buildah's storage; intermediate ones have no name."""
+    images = json.loads(_buildah("images", "--json"))
+    return {name: image["id"] for image in images for name in image["names"] or ()}
 
 
 def _os_release() -> dict[str, str]:
@@ -146,14 +151,17 @@ def _build_own_wheel(target: Path) -> None:
 
 
 def _buildah_bud(base: str, context: Path) -> str:
-    """Returns the id of the built image."""
+    """Returns the id of the built image, and forgets the one before, whose layers would pile up."""
+    before = _known_images().get(OPERATOR_IMAGE)
     _buildah(
         *("bud", "--isolation", "chroot", "--layers", "--pull-never"),
         *("--build-arg", f"BASE_IMAGE={base}", "--tag", OPERATOR_IMAGE),
         *("--file", _DOCKERFILE, context),
     )
-    described = json.loads(_buildah("inspect", "--type", "image", OPERATOR_IMAGE))
-    return str(described["FromImageID"])
+    built = _known_images()[OPERATOR_IMAGE]
+    if before is not None and before != built:
+        _buildah("rmi", before)
+    return built
 
 
 def _archive(images: Path, image_id: str, say: Say) -> Path:

@@ -1,60 +1,65 @@
-"""The Debian packages of a node, and installing them. Standard library only, see `programs.py`."""
+"""The Debian packages of a local cluster, and installing them. Standard library only."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.cluster.errors import Missing
 from tests.cluster.run import run
 
-# Package, and a program or folder by which it is known to be there, whoever installed it.
+# Package -> a program by which it is known to be there, whoever installed it.
 _CONTROL_PLANE = {"iproute2": "ip", "util-linux": "setpriv"}
 _NODE = {
     "containerd": "containerd",
     "runc": "runc",
-    "containernetworking-plugins": "bridge",
+    "containernetworking-plugins": "ptp",
     "iptables": "iptables",
     "conntrack": "conntrack",
     "socat": "socat",
     "ethtool": "ethtool",
     "dnsmasq-base": "dnsmasq",
-    "procps": "sysctl",
+    # for images: the pause program, the operator's base and build
+    "gcc": "cc",
+    "libc6-dev": "/usr/include/signal.h",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
 }
-_IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "uidmap": "newuidmap", "gcc": "cc"}
 _CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
-_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+_SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def needed(*, with_nodes: bool, with_images: bool) -> dict[str, str]:
-    chosen = dict(_CONTROL_PLANE)
-    if with_nodes:
-        chosen |= _NODE
-    if with_images:
-        chosen |= _IMAGES
-    return chosen
+def needed(*, with_nodes: bool) -> Mapping[str, str]:
+    """Package names and the program that each is known by."""
+    return MappingProxyType(_CONTROL_PLANE | _NODE if with_nodes else _CONTROL_PLANE)
 
 
-def missing(packages: dict[str, str]) -> list[str]:
+def missing(packages: Mapping[str, str]) -> list[str]:
     """The packages whose program is nowhere to be found."""
-    return [package for package, program in packages.items() if not _is_there(package, program)]
+    return [package for package, program in packages.items() if not _is_there(program)]
 
 
-def _is_there(package: str, program: str) -> bool:
-    if package == "containernetworking-plugins":
-        return any((folder / program).exists() for folder in _CNI_FOLDERS)
-    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SBIN}") is not None
+def _is_there(program: str) -> bool:
+    if any((folder / program).exists() for folder in _CNI_FOLDERS):
+        return True
+    if program.startswith("/"):
+        return Path(program).exists()
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_FOLDERS}") is not None
 
 
-def install(packages: Iterable[str], say: Callable[[str], None]) -> None:
-    """Installs by apt-get as root; raises `Missing` with the command to give where it cannot."""
-    names = list(packages)
+def may_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install(names: Sequence[str], say: Callable[[str], None]) -> None:
+    """Installs by apt-get; raises `Missing` with the command to give where this user cannot."""
     if not names:
         return
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *names]
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not may_install():
         raise Missing(f"please install first: {' '.join(command)}")
     say(f"installing {len(names)} Debian packages: {' '.join(names)}")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
@@ -65,6 +70,6 @@ def install(packages: Iterable[str], say: Callable[[str], None]) -> None:
 def cni_folder() -> Path:
     """Where the CNI plugins are."""
     for folder in _CNI_FOLDERS:
-        if (folder / "bridge").exists():
+        if (folder / "ptp").exists():
             return folder
     raise Missing("no CNI plugins in /usr/lib/cni or /opt/cni/bin: containernetworking-plugins")

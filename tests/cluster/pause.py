@@ -1,4 +1,4 @@
-"""The image that holds a pod's namespaces open: one static program that waits, built by the C compiler."""
+"""The image that holds a pod's namespaces open: a static program that waits, built by `cc`."""
 
 from __future__ import annotations
 
