@@ -111,6 +111,11 @@ class EngineClient(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
+    @property
+    def death(self) -> str | None:
+        """Why the core has stopped, a sentence; None while it lives."""
+        ...
+
     def submit(self, request: EngineRequest) -> RequestStream:
         """Queues a request. Raises `RequestError` (a 400 for the client) before anything is queued:
         ids out of range, empty prompt, prompt beyond the context, a request that can never fit.

@@ -55,6 +55,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self.hf_tokenizer.chat_template)
 
+    def template_mentions(self, word: str) -> bool:
+        """Whether the chat template's own text holds a word, such as the name of a role."""
+        return word in str(self.hf_tokenizer.chat_template or "")
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; a beginning-of-sequence token is never added before another one."""
         # The batch call, unlike the single one, releases the interpreter lock.

@@ -1,0 +1,47 @@
+"""The ASGI application: routes and what every error looks like. Starts and loads nothing."""
+
+import structlog
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from octavo_engine.server.disconnect import ClientGone
+from octavo_engine.server.errors import ApiError
+from octavo_engine.server.generation_routes import generation_router
+from octavo_engine.server.info_routes import info_router
+from octavo_engine.server.state import ServerState
+from octavo_engine.version import octavo_version
+
+
+def build_app(state: ServerState) -> FastAPI:
+    app = FastAPI(title="Octavo", version=octavo_version(), redoc_url=None)
+    app.include_router(info_router(state))
+    app.include_router(generation_router(state))
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(ClientGone, _client_gone)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and wrong methods, which the router answers."""
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    response = ApiError(error.status_code, message).response()
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    structlog.get_logger().exception("request failed", path=request.url.path, exc_info=error)
+    return ApiError(500, "internal error").response()

@@ -1,0 +1,43 @@
+"""Reads a request body up to a limit and parses it without holding the event loop."""
+
+import asyncio
+from typing import TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+
+from octavo_engine.server.disconnect import ClientGone
+from octavo_engine.server.errors import ApiError
+from octavo_engine.server.parse import parse_body
+
+R = TypeVar("R", bound=BaseModel)
+
+_PARSE_IN_THREAD_BYTES = 64 * 1024
+
+
+async def read_request(request: Request, kind: type[R], max_bytes: int) -> R:
+    """Raises `ApiError` 413 over the limit and 400 for what is not a valid request."""
+    body = await _read_limited(request, max_bytes)
+    if len(body) < _PARSE_IN_THREAD_BYTES:
+        return parse_body(body, kind)
+    return await asyncio.to_thread(parse_body, body, kind)
+
+
+async def _read_limited(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(int(declared), max_bytes)
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(len(body), max_bytes)
+    except ClientDisconnect as error:
+        raise ClientGone from error
+    return bytes(body)
+
+
+def _too_large(num_bytes: int, max_bytes: int) -> ApiError:
+    message = f"the body has {num_bytes} bytes or more, over the limit of {max_bytes}"
+    return ApiError(413, message, code="body_too_large")

@@ -1,0 +1,123 @@
+"""Answers of /v1/completions, with the prompt in front where the client asked for its echo."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from octavo_engine.messages import EngineRequest, PositionLogprobs
+from octavo_engine.sequence_text import TokenPiece
+from octavo_engine.server.answers import Answer, WholeChoice
+from octavo_engine.server.generation import ChoiceDelta
+from octavo_engine.server.logprobs import (
+    completion_logprobs,
+    echoed_logprobs,
+    joined,
+    prompt_logprobs_by_id,
+)
+from octavo_engine.server.request_fields import CompletionRequest
+from octavo_engine.server.response_types import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    Usage,
+)
+from octavo_engine.tokenizer import Tokenizer
+
+
+class CompletionAnswer(Answer):
+    def __init__(
+        self,
+        fields: CompletionRequest,
+        requests: Sequence[EngineRequest],
+        tokenizer: Tokenizer,
+        answer_id: str,
+    ) -> None:
+        super().__init__(fields, requests, tokenizer, answer_id)
+        self._echoes = fields.echo or False
+        self._echoed_texts = [
+            tokenizer.decode(request.prompt_token_ids) if self._echoes else ""
+            for request in requests
+        ]
+        self._begun: set[int] = set()
+        """Choices whose echo is out."""
+
+    def whole(self, choices: list[WholeChoice], usage: Usage) -> Struct:
+        # The engine sends the prompt's logprobs once, with the first of a prompt's sequences.
+        firsts = [choices[index - index % self.n] for index in range(len(choices))]
+        return self._completion(
+            [
+                self._choice(index, choice, firsts[index].prompt_logprobs)
+                for index, choice in enumerate(choices)
+            ],
+            usage,
+        )
+
+    def _choice(
+        self,
+        index: int,
+        choice: WholeChoice,
+        prompt_logprobs: list[PositionLogprobs | None] | None,
+    ) -> CompletionChoice:
+        wants_ids = self.fields.return_token_ids
+        wants_prompt_logprobs = self.fields.prompt_logprobs is not None
+        return CompletionChoice(
+            index=index,
+            text=self._echoed_text(index) + choice.text,
+            logprobs=self._logprobs(index, choice.pieces, prompt_logprobs),
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+            token_ids=[piece.token_id for piece in choice.pieces] if wants_ids else UNSET,
+            prompt_token_ids=self._prompt_ids(index) if wants_ids else UNSET,
+            prompt_logprobs=prompt_logprobs_by_id(prompt_logprobs, self.tokenizer)
+            if wants_prompt_logprobs and prompt_logprobs is not None
+            else UNSET,
+        )
+
+    def opening_chunks(self) -> list[Struct]:
+        return []
+
+    def chunk(self, item: ChoiceDelta, usage: Usage | UnsetType | None) -> Struct:
+        delta = item.delta
+        echoed = "" if item.index in self._begun else self._echoed_text(item.index)
+        self._begun.add(item.index)
+        choice = CompletionChoice(
+            index=item.index,
+            text=echoed + delta.text,
+            logprobs=self._logprobs(item.index, delta.tokens, item.prompt_logprobs),
+            finish_reason=delta.finish_reason,
+            stop_reason=delta.stop_reason if delta.finish_reason is not None else UNSET,
+            token_ids=[piece.token_id for piece in delta.tokens]
+            if self.fields.return_token_ids
+            else UNSET,
+        )
+        return self._completion([choice], usage)
+
+    def usage_chunk(self, usage: Usage) -> Struct:
+        return self._completion([], usage)
+
+    def _logprobs(
+        self,
+        index: int,
+        pieces: Sequence[TokenPiece],
+        prompt_logprobs: list[PositionLogprobs | None] | None,
+    ) -> CompletionLogprobs | None:
+        first_offset = len(self._echoed_text(index))
+        own = completion_logprobs(pieces, self.tokenizer, first_offset)
+        wants_logprobs = self.requests[0].params.logprobs is not None
+        if not (self._echoes and wants_logprobs and prompt_logprobs is not None):
+            return own
+        echoed = echoed_logprobs(self._prompt_ids(index), prompt_logprobs, self.tokenizer)
+        return joined(echoed, own)
+
+    def _prompt_ids(self, index: int) -> list[int]:
+        return self.requests[index // self.n].prompt_token_ids
+
+    def _echoed_text(self, index: int) -> str:
+        return self._echoed_texts[index // self.n]
+
+    def _completion(
+        self, choices: list[CompletionChoice], usage: Usage | UnsetType | None
+    ) -> Completion:
+        return Completion(
+            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
+        )

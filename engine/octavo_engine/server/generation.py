@@ -1,0 +1,168 @@
+"""Runs prompts on the engine and turns their deltas into text; aborts what its reader abandons."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from octavo_engine.errors import OctavoError
+from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta, RequestStream
+from octavo_engine.sequence_text import SequenceText, TextDelta
+from octavo_engine.server.errors import from_engine
+from octavo_engine.server.response_types import PromptTokensDetails, Usage
+from octavo_engine.server.state import Loaded, ServerState
+
+
+class ChoiceDelta(msgspec.Struct, frozen=True):
+    """New text of one choice of the answer."""
+
+    index: int
+    """Counts over all prompts: prompt 0's sequences first."""
+    delta: TextDelta
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+
+class Generation:
+    """The prompts of one HTTP request as they run. Submitted when made; read once; then closed."""
+
+    def __init__(
+        self, state: ServerState, loaded: Loaded, requests: Sequence[EngineRequest]
+    ) -> None:
+        """Raises `ApiError` when the engine refuses one of the prompts; then none is left there."""
+        self._state = state
+        self._loaded = loaded
+        self._n = requests[0].params.n
+        self._runs: list[_PromptRun] = []
+        try:
+            for request in requests:
+                stream = loaded.engine.submit(request)
+                self._runs.append(_PromptRun(state, loaded, request, stream))
+                state.note_running(request.request_id)
+        except OctavoError as error:
+            self.close()
+            raise from_engine(error) from error
+
+    async def deltas(self) -> AsyncGenerator[list[ChoiceDelta], None]:
+        """Deltas of all choices as they come, until every choice has its finish reason.
+
+        Every sequence that the engine ends or the server cuts at a stop string comes to an end.
+        """
+        async with aclosing(self._merged()) as merged:
+            async for prompt_idx, deltas in merged:
+                yield [
+                    msgspec.structs.replace(d, index=prompt_idx * self._n + d.index) for d in deltas
+                ]
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        num_prompt = sum(len(run.request.prompt_token_ids) for run in self._runs)
+        num_output = sum(run.num_output_tokens for run in self._runs)
+        num_cached = sum(run.num_cached_tokens for run in self._runs)
+        return Usage(
+            num_prompt, num_output, num_prompt + num_output, PromptTokensDetails(num_cached)
+        )
+
+    def close(self) -> bool:
+        """Aborts what still runs, since nobody will read it; whether there was anything."""
+        unfinished = [run for run in self._runs if not run.finished]
+        for run in unfinished:
+            self._loaded.engine.abort(run.request.request_id)
+        for run in self._runs:
+            self._state.forget_running(run.request.request_id)
+        return bool(unfinished)
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, list[ChoiceDelta]], None]:
+        if len(self._runs) == 1:
+            async for deltas in self._runs[0].deltas():
+                yield 0, deltas
+            return
+        queue: asyncio.Queue[tuple[int, list[ChoiceDelta]]] = asyncio.Queue()
+
+        async def pump(prompt_idx: int) -> None:
+            async for deltas in self._runs[prompt_idx].deltas():
+                queue.put_nowait((prompt_idx, deltas))
+
+        pumps = [asyncio.ensure_future(pump(i)) for i in range(len(self._runs))]
+        done = asyncio.gather(*pumps)
+        done.add_done_callback(lambda _: queue.put_nowait((-1, [])))
+        try:
+            while (item := await queue.get())[0] >= 0:
+                yield item
+            done.result()
+        finally:
+            done.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+class _PromptRun:
+    """One engine request: its sequences as text, its times as metrics."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        loaded: Loaded,
+        request: EngineRequest,
+        stream: RequestStream,
+    ) -> None:
+        self.request = request
+        self.num_cached_tokens = 0
+        self._metrics = state.metrics
+        self._engine = loaded.engine
+        self._stream = stream
+        self._sequences = [
+            SequenceText(loaded.tokenizer, request.params, request.prompt_token_ids)
+            for _ in range(request.params.n)
+        ]
+        self._last_token_s: list[float | None] = [None] * request.params.n
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(sequence.num_tokens for sequence in self._sequences)
+
+    @property
+    def finished(self) -> bool:
+        return all(sequence.finished for sequence in self._sequences)
+
+    async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
+        while not self.finished:
+            try:
+                batch = await anext(self._stream)
+            except StopAsyncIteration:
+                batch = self._aborted()
+            out = [
+                self._take(delta) for delta in batch if not self._sequences[delta.index].finished
+            ]
+            if out:
+                yield out
+        self._metrics.e2e_request_latency_s.observe(time.monotonic() - self.request.arrival_time_s)
+
+    def _take(self, delta: RequestDelta) -> ChoiceDelta:
+        self._observe_times(delta)
+        self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
+        text = self._sequences[delta.index].push(delta)
+        if text.finish_reason == "stop" and isinstance(text.stop_reason, str):
+            self._engine.finish(self.request.request_id, delta.index, text.stop_reason)
+        return ChoiceDelta(delta.index, text, delta.prompt_logprobs)
+
+    def _observe_times(self, delta: RequestDelta) -> None:
+        if not delta.token_ids:
+            return
+        now = time.monotonic()
+        last = self._last_token_s[delta.index]
+        self._last_token_s[delta.index] = now
+        if last is not None:
+            gap_s = (now - last) / len(delta.token_ids)
+            for _ in delta.token_ids:
+                self._metrics.inter_token_latency_s.observe(gap_s)
+        elif delta.index == 0:
+            self._metrics.time_to_first_token_s.observe(now - self.request.arrival_time_s)
+
+    def _aborted(self) -> list[RequestDelta]:
+        """A stream that ends early was aborted: say so for every sequence that still runs."""
+        request_id = self.request.request_id
+        return [
+            RequestDelta(request_id=request_id, index=i, token_ids=[], finish_reason="abort")
+            for i in range(len(self._sequences))
+        ]

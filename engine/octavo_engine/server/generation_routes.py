@@ -1,0 +1,103 @@
+"""POST /v1/chat/completions and /v1/completions."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from octavo_engine.errors import RequestError
+from octavo_engine.messages import EngineRequest
+from octavo_engine.server.answers import Answer
+from octavo_engine.server.body import read_request
+from octavo_engine.server.chat_answer import ChatAnswer
+from octavo_engine.server.completion_answer import CompletionAnswer
+from octavo_engine.server.disconnect import ClientGone, EventStream, run_until_disconnect
+from octavo_engine.server.errors import from_engine, json_response
+from octavo_engine.server.generation import Generation
+from octavo_engine.server.prepare import chat_requests, completion_requests
+from octavo_engine.server.request_fields import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    SamplingFields,
+)
+from octavo_engine.server.state import Loaded, ServerState
+
+F = TypeVar("F", bound=SamplingFields)
+
+MAX_REQUEST_ID_CHARS = 128
+
+
+def generation_router(state: ServerState) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", openapi_extra=_body_schema(ChatCompletionRequest))
+    async def chat_completions(request: Request) -> Response:
+        return await _answer(
+            request, state, ChatCompletionRequest, "chatcmpl", chat_requests, ChatAnswer
+        )
+
+    @router.post("/v1/completions", openapi_extra=_body_schema(CompletionRequest))
+    async def completions(request: Request) -> Response:
+        return await _answer(
+            request, state, CompletionRequest, "cmpl", completion_requests, CompletionAnswer
+        )
+
+    return router
+
+
+async def _answer(
+    request: Request,
+    state: ServerState,
+    kind: type[F],
+    id_prefix: str,
+    prepare: Callable[[F, Loaded, str, float], list[EngineRequest]],
+    answer_kind: Callable[..., Answer],
+) -> Response:
+    arrival_time_s = time.monotonic()
+    request_id = _request_id(request)
+    headers = {"X-Request-Id": request_id}
+    loaded = state.require_engine()
+    with ExitStack() as stack:
+        stack.enter_context(state.in_flight())
+        fields = await read_request(request, kind, state.settings.max_body_bytes)
+        state.require_model(fields.model)
+        answer_id = f"{id_prefix}-{request_id}"
+        # A client may use an id twice at a time; the engine's ids are unique.
+        engine_id = f"{answer_id}-{uuid.uuid4().hex[:8]}"
+        try:
+            requests = await asyncio.to_thread(prepare, fields, loaded, engine_id, arrival_time_s)
+        except RequestError as error:
+            raise from_engine(error) from error
+        answer = answer_kind(fields, requests, loaded.tokenizer, answer_id)
+        generation = Generation(state, loaded, requests)
+        stack.callback(_close, generation, state)
+        if fields.stream:
+            # The stream outlives this call and ends what is held here.
+            return EventStream(answer.events(generation), headers, stack.pop_all().close)
+        try:
+            whole = await run_until_disconnect(request.receive, answer.gather(generation))
+        except ClientGone:
+            return Response(status_code=499)  # nobody reads it; the access log shows it
+        return json_response(whole, headers=headers)
+
+
+def _close(generation: Generation, state: ServerState) -> None:
+    if generation.close():
+        state.metrics.disconnects.inc()
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    usable = given.isascii() and given.isprintable() and 0 < len(given) <= MAX_REQUEST_ID_CHARS
+    return given if usable else uuid.uuid4().hex
+
+
+def _body_schema(kind: type[SamplingFields]) -> dict[str, object]:
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

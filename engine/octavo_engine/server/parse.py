@@ -1,0 +1,64 @@
+"""From the bytes of a body to a checked request; a complaint is one sentence naming its field."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from octavo_engine.server.errors import ApiError
+from octavo_engine.server.request_fields import UnsupportedField
+
+R = TypeVar("R", bound=BaseModel)
+
+_UNION_BRANCHES = ("str", "int", "list[", "constrained-", "function-", "nullable")
+"""Parts of a pydantic location that name a branch of a type, not a field of the request."""
+
+
+def parse_body(body: bytes, kind: type[R]) -> R:
+    """Raises `ApiError` 400. Slow for large bodies: call it off the event loop for those."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _explain(error.errors(include_url=False)) from error
+
+
+def _explain(problems: Sequence[Any]) -> ApiError:
+    problem = _most_specific(problems)
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, UnsupportedField):
+        return ApiError(400, str(cause), param=cause.name, code="unsupported_parameter")
+    param = field_path(problem["loc"])
+    match problem["type"]:
+        case "json_invalid":
+            message = f"The body is not valid JSON: {problem['ctx']['error']}"
+            return ApiError(400, message, code="invalid_json")
+        case "extra_forbidden":
+            message = f"Unrecognized request argument supplied: {param}"
+            return ApiError(400, message, param=param, code="unknown_parameter")
+        case "missing":
+            message = f"Missing required parameter: '{param}'."
+            return ApiError(400, message, param=param, code="missing_required_parameter")
+        case "value_error":
+            return ApiError(400, str(cause), param=param or None, code="invalid_value")
+    given = repr(problem.get("input"))
+    given = given if len(given) <= 80 else given[:77] + "..."
+    message = f"Invalid value for '{param}': {problem['msg']}, got {given}."
+    code = "invalid_type" if problem["type"].endswith("_type") else "invalid_value"
+    return ApiError(400, message, param=param or None, code=code)
+
+
+def _most_specific(problems: Sequence[Any]) -> Any:
+    """Of the complaints about one field, that of the union branch which went furthest."""
+    first = field_path(problems[0]["loc"]).partition(".")[0]
+    same_field = [p for p in problems if field_path(p["loc"]).partition(".")[0] == first]
+    return max(same_field, key=lambda problem: len(problem["loc"]))
+
+
+def field_path(loc: Sequence[int | str]) -> str:
+    """`("messages", 0, "content", "str")` as `messages.0.content`."""
+    names = [str(part) for part in loc if isinstance(part, int) or not _is_branch(part)]
+    return ".".join(names)
+
+
+def _is_branch(part: str) -> bool:
+    return part.startswith(_UNION_BRANCHES)

@@ -1,0 +1,207 @@
+"""What a client may send, field by field, with types and ranges. Knows no model and no engine.
+
+A field that OpenAI does not have and we do not add is refused, as OpenAI does. A field that we know
+but cannot honour is accepted only with the value that changes nothing.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+MAX_N = 128
+MAX_STOPS = 32
+MAX_LIST_LEN = 1024
+MAX_TOP_LOGPROBS = 20
+
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class UnsupportedField(ValueError):
+    """A known field with a value that asks for something we do not do."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"'{name}' is not supported by this server")
+        self.name = name
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+    """Accepted for OpenAI's clients; no padding is ever added."""
+    continuous_usage_stats: bool = False
+
+
+class SamplingFields(BaseModel):
+    """Fields that /v1/completions and /v1/chat/completions share."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "store": (False,),
+        "service_tier": ("auto", "default"),
+        "structured_outputs": (),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
+        "use_beam_search": (False,),
+        "length_penalty": (1, 1.0),
+        "truncate_prompt_tokens": (),
+        "spaces_between_special_tokens": (True, False),
+    }
+    """Known fields without effect here, and the values (beside null) that ask for none."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=MAX_N)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+    presence_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, allow_inf_nan=False)
+    logit_bias: (
+        Annotated[
+            dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LIST_LEN)
+        ]
+        | None
+    ) = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    user: str | None = None
+
+    # Beyond OpenAI's, under the names that other engines gave them.
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, gt=0, le=10, allow_inf_nan=False)
+    min_tokens: int | None = Field(None, ge=0)
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_LIST_LEN)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=MAX_LIST_LEN)] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    request_id: str | None = Field(None, max_length=256)
+    return_token_ids: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, allowed in cls.neutral_values.items():
+            if data.get(name) is not None and data[name] not in allowed:
+                raise UnsupportedField(name)
+        return {name: value for name, value in data.items() if name not in cls.neutral_values}
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> "SamplingFields":
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("'stream_options' is only allowed when 'stream' is true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise ValueError("'prompt_logprobs' is not available when 'stream' is true")
+        return self
+
+    @property
+    def stops(self) -> list[str]:
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+
+class CompletionRequest(SamplingFields):
+    """POST /v1/completions."""
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = SamplingFields.neutral_values | {
+        "suffix": ("",),
+    }
+
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    best_of: int | None = Field(None, ge=1, le=MAX_N)
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    add_special_tokens: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise UnsupportedField("best_of")
+        if self.echo and self.stream and self.logprobs is not None:
+            raise ValueError("'echo' with 'logprobs' is not available when 'stream' is true")
+        return self
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    # Sent back by clients with the assistant's earlier answers; only the template may use them.
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> "ChatMessage":
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError(f"a message of role '{self.role}' needs 'content'")
+        return self
+
+
+class ChatCompletionRequest(SamplingFields):
+    """POST /v1/chat/completions."""
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = SamplingFields.neutral_values | {
+        "tools": ([],),
+        "tool_choice": ("none",),
+        "parallel_tool_calls": (True, False),
+        "functions": ([],),
+        "function_call": ("none",),
+        "response_format": ({"type": "text"},),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "web_search_options": (),
+        "reasoning_effort": (),
+        "verbosity": (),
+    }
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> "ChatCompletionRequest":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("'top_logprobs' is only allowed when 'logprobs' is true")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError(
+                "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+            )
+        return self

@@ -1,0 +1,25 @@
+"""Settings of the HTTP server alone; the engine's are in `octavo_engine.config`."""
+
+import msgspec
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    host: str = "0.0.0.0"
+    port: int = 8000
+    served_model_names: tuple[str, ...]
+    """Names that requests may use for the model; the first is the one in answers and metrics."""
+    drain_s: float = 300.0
+    """Seconds that running requests get after the signal to stop."""
+    drain_grace_s: float = 2.0
+    """Seconds after the signal in which new requests are still taken: load balancers lag."""
+    max_body_mib: float = 16.0
+    stall_limit_s: float = 60.0
+    """The process counts as dead when work waits and the engine made no step for so long."""
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_names[0]
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(self.max_body_mib * 2**20)

@@ -1,0 +1,99 @@
+"""What one server process holds: the engine once it is loaded, the work in flight, its phase.
+
+Passed to every route; there is no global. Used from the event loop only.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from octavo_engine.messages import EngineClient, EngineStats
+from octavo_engine.metrics import ServerMetrics
+from octavo_engine.server.errors import ApiError
+from octavo_engine.server.settings import ServerSettings
+from octavo_engine.tokenizer import Tokenizer
+
+
+class Phase(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    LEAVING = "leaving"
+    """Told to stop: not ready for new connections, but requests that still arrive are served."""
+    DRAINING = "draining"
+    """New requests are refused; those in flight go on."""
+    STOPPING = "stopping"
+    """What was still in flight has been aborted."""
+
+
+class Loaded:
+    """What exists from readiness on."""
+
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.created_s = int(time.time())
+
+
+class ServerState:
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.phase = Phase.LOADING
+        self.loaded: Loaded | None = None
+        self.metrics = ServerMetrics(settings.model_name, self.engine_stats)
+        self._num_in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running_ids: set[str] = set()
+
+    def engine_stats(self) -> EngineStats | None:
+        return None if self.loaded is None else self.loaded.engine.stats()
+
+    def require_engine(self) -> Loaded:
+        """The engine for new work. Raises `ApiError` 503 with Retry-After when none is taken."""
+        if self.loaded is None:
+            raise ApiError(503, "the model is still loading", code="loading", retry_after_s=5)
+        if self.loaded.engine.death is not None:
+            raise ApiError(503, "the engine has stopped", code="engine_dead", retry_after_s=10)
+        if self.phase in (Phase.DRAINING, Phase.STOPPING):
+            message = "the server is shutting down; try another replica"
+            raise ApiError(503, message, code="draining", retry_after_s=1)
+        return self.loaded
+
+    def require_model(self, name: str) -> None:
+        if name not in self.settings.served_model_names:
+            message = f"The model `{name}` does not exist."
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Holds off the end of a drain while a request is being answered."""
+        self._num_in_flight += 1
+        self._idle.clear()
+        self.metrics.in_flight.inc()
+        try:
+            yield
+        finally:
+            self.metrics.in_flight.dec()
+            self._num_in_flight -= 1
+            if self._num_in_flight == 0:
+                self._idle.set()
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+    def note_running(self, request_id: str) -> None:
+        """Registers an engine request so that the end of a drain can abort it."""
+        self._running_ids.add(request_id)
+
+    def forget_running(self, request_id: str) -> None:
+        self._running_ids.discard(request_id)
+
+    def abort_running(self) -> int:
+        """Ends every request in flight; their clients get the finish reason `abort`."""
+        if self.loaded is None:
+            return 0
+        for request_id in list(self._running_ids):
+            self.loaded.engine.abort(request_id)
+        return len(self._running_ids)
