@@ -19,7 +19,7 @@ from tests.cluster import api, cgroups, node_setup
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
 from tests.cluster.kubeconfig import write_kubeconfig
-from tests.cluster.network import Network, free_slot, inside, inside_network
+from tests.cluster.network import Network, free_slot, inside_network, namespace_of
 from tests.cluster.node import Node
 from tests.cluster.packages import cni_folder
 from tests.cluster.pause import pause_archive
@@ -285,7 +285,7 @@ class LocalProvider:
             if loaded.exists() and loaded.read_text() == identity:
                 continue
             words = ["ctr", "--namespace", "k8s.io", "images", "import", str(archive)]
-            run([*inside(self._pid(node)), *words])
+            run([*namespace_of(self._pid(node)), *words])
             loaded.write_text(identity)
 
     # ---- removing ----

@@ -81,7 +81,7 @@ def _routed_networks() -> list[ipaddress.IPv4Network]:
     return [ipaddress.IPv4Network(destination, strict=False) for destination in specific]
 
 
-def inside(pid: int) -> list[str]:
+def namespace_of(pid: int) -> list[str]:
     """Words before a command that runs in the namespaces of a node with this outermost process."""
     namespaces = Path(f"/proc/{pid}/ns")
     return [

@@ -105,7 +105,7 @@ def join(net: Network, node_idx: int, num_nodes: int) -> list[Command]:
 def _routes(net: Network, node_idx: int, num_nodes: int, device: str) -> list[Command]:
     """To Services (their addresses are rewritten on the way out) and to the other nodes' pods.
 
-    There is no default route: what is not in the cluster fails at once instead of after a time-out.
+    There is no default route: a test cluster reaches nothing beyond itself and this machine.
     """
     commands: list[Command] = [("ip", "route", "add", net.service_cidr, "dev", device)]
     for other_idx in range(num_nodes):
