@@ -10,7 +10,7 @@ import torch
 
 from octavo_engine.batch import KVGroup, RowWork
 from octavo_engine.layers.context import GroupStep
-from octavo_engine.request_table import RequestTable
+from octavo_engine.request_table import RowTable
 from octavo_kernels import AttentionMetadata, prepare_attention
 
 
@@ -60,7 +60,7 @@ class InputsBuilder:
         self._block_size = block_size
         self._device = device
 
-    def build(self, batch_work: list[RowWork], table: RequestTable) -> StepInputs:
+    def build(self, batch_work: list[RowWork], table: RowTable) -> StepInputs:
         work = order_work(batch_work)
         starts = np.array([item.start for item in work], dtype=np.int64)
         lens = np.array([item.num_tokens for item in work], dtype=np.int64)
@@ -116,7 +116,7 @@ class InputsBuilder:
         self,
         group_idx: int,
         base: AttentionMetadata,
-        table: RequestTable,
+        table: RowTable,
         rows: torch.Tensor,
         row_of_token: torch.Tensor,
         positions: torch.Tensor,

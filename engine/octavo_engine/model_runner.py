@@ -14,22 +14,18 @@ from octavo_engine.batch import (
     AdmittedRow,
     Batch,
     KVGroup,
-    PromptLogprobs,
     RowWork,
 )
 from octavo_engine.inputs import InputsBuilder, StepInputs
 from octavo_engine.kv_cache import KVCache
 from octavo_engine.layers.context import RopeStep, StepContext
-from octavo_engine.logprobs import top_logprobs
 from octavo_engine.messages import EngineInfo
 from octavo_engine.models.protocol import Model
+from octavo_engine.prompt_logprobs import prompt_logprobs
 from octavo_engine.request_table import RequestTable
 from octavo_engine.rope_tables import RopeTables
 from octavo_engine.sampler import Sampler, SampleWork
 from octavo_engine.step_results import HostCopy, LaunchedStep, RawStep
-
-PROMPT_LOGPROBS_CHUNK = 256
-"""Positions whose logits are made at once: 256 of a 150k vocabulary are 150 MB."""
 
 
 class ModelRunner:
@@ -119,7 +115,8 @@ class ModelRunner:
         inputs = self._inputs.build(batch_work, self._table)
         context = StepContext(groups=inputs.groups, ropes=self._rope_step(inputs))
         hidden = self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
-        result = replace(result, prompt_logprobs=self._prompt_logprobs(inputs, hidden))
+        found = prompt_logprobs(self._model, self._table, inputs, hidden)
+        result = replace(result, prompt_logprobs=found)
         if not inputs.sampling:
             return result
         work = [self._sample_work(inputs.work[idx]) for idx in inputs.sampling]
@@ -154,32 +151,3 @@ class ModelRunner:
         known = [self._table.info(item.row).num_prompt_tokens for item in inputs.work]
         known_lens = torch.tensor(known, device=self._device)[inputs.token_rows]
         return torch.maximum(known_lens, inputs.positions + 1)
-
-    def _prompt_logprobs(self, inputs: StepInputs, hidden: torch.Tensor) -> list[PromptLogprobs]:
-        """For each row that wants them, of the prompt tokens after this step's positions."""
-        found = []
-        first_token = 0
-        for item in inputs.work:
-            info = self._table.info(item.row)
-            num_wanted = info.params.prompt_logprobs
-            last = min(item.start + item.num_tokens, info.num_prompt_tokens - 1)
-            if num_wanted is not None and last > item.start:
-                rows = hidden[first_token : first_token + last - item.start]
-                found.append(self._row_prompt_logprobs(item, rows, num_wanted))
-            first_token += item.num_tokens
-        return found
-
-    def _row_prompt_logprobs(
-        self, item: RowWork, hidden: torch.Tensor, num_alternatives: int
-    ) -> PromptLogprobs:
-        first = item.start + 1
-        positions = []
-        for start in range(0, len(hidden), PROMPT_LOGPROBS_CHUNK):
-            chunk = hidden[start : start + PROMPT_LOGPROBS_CHUNK]
-            begin = first + start
-            chosen = self._table.token_ids[item.row, begin : begin + len(chunk)].long()
-            top = top_logprobs(self._model.logits(chunk), chosen, num_alternatives).map(
-                torch.Tensor.cpu
-            )
-            positions += [top.position(idx, num_alternatives) for idx in range(len(chunk))]
-        return PromptLogprobs(row=item.row, first_position=first, positions=positions)

@@ -5,6 +5,7 @@ knows them. Rows are cleared when taken, never condensed. Knows no scheduler and
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,22 @@ class RowInfo:
     num_prompt_tokens: int
     num_admitted_tokens: int
     """Known when the row was taken: the prompt, and what was generated before a preemption."""
+
+
+class RowTable(Protocol):
+    """What building inputs and sampling read of a table, whatever fills it."""
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """[rows, max_model_len + 1] int32."""
+        ...
+
+    @property
+    def block_tables(self) -> list[torch.Tensor]:
+        """For each KV group [rows, blocks of the longest sequence] int32."""
+        ...
+
+    def info(self, row: int) -> RowInfo: ...
 
 
 class RequestTable:

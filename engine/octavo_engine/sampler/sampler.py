@@ -10,7 +10,7 @@ import torch
 
 import octavo_kernels
 from octavo_engine.logprobs import TopLogprobs, top_logprobs
-from octavo_engine.request_table import RequestTable, RowInfo
+from octavo_engine.request_table import RowInfo, RowTable
 from octavo_engine.sampler.adjustments import Adjustments, prepare
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors
@@ -51,9 +51,7 @@ class Sampler:
     def release(self, row: int) -> None:
         self._adjustments.pop(row, None)
 
-    def sample(
-        self, logits: torch.Tensor, work: list[SampleWork], table: RequestTable
-    ) -> SampledRow:
+    def sample(self, logits: torch.Tensor, work: list[SampleWork], table: RowTable) -> SampledRow:
         """logits[S, vocab_size] float32, changed in place; work[S]."""
         wants_logprobs = any(item.info.params.logprobs is not None for item in work)
         is_adjusted = any(item.row in self._adjustments for item in work)
