@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.metadata import AttentionMetadata
 
 
@@ -17,31 +18,24 @@ class AttentionCase:
     """For each row [seq_len, Hkv, D]."""
     dense_values: list[torch.Tensor]
 
-    def oracle(
-        self,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def oracle(self, options: AttentionOptions) -> torch.Tensor:
         """[T, Hq, D] in float32 from dense rows, one at a time."""
         rows = self.q.split(self.metadata.query_lens_host)
         parts = []
         for q, keys, values in zip(rows, self.dense_keys, self.dense_values, strict=True):
             group = q.shape[1] // keys.shape[1]
             wide_keys = keys.float().repeat_interleave(group, 1)
-            logits = torch.einsum("qhd,khd->hqk", q.float(), wide_keys) * scale
-            if softcap is not None:
-                logits = softcap * torch.tanh(logits / softcap)
+            logits = torch.einsum("qhd,khd->hqk", q.float(), wide_keys) * options.scale
+            if options.softcap is not None:
+                logits = options.softcap * torch.tanh(logits / options.softcap)
             key = torch.arange(keys.shape[0], device=q.device)
             query = keys.shape[0] - q.shape[0] + torch.arange(q.shape[0], device=q.device)
             hidden = key[None] > query[:, None]
-            if window is not None:
-                hidden |= key[None] <= query[:, None] - window
+            if options.window is not None:
+                hidden |= key[None] <= query[:, None] - options.window
             logits = logits.masked_fill(hidden, -torch.inf)
-            if sinks is not None:
-                extra = sinks.float()[:, None, None].expand(-1, q.shape[0], 1)
+            if options.sinks is not None:
+                extra = options.sinks.float()[:, None, None].expand(-1, q.shape[0], 1)
                 logits = torch.cat([logits, extra], dim=-1)
             weights = logits.softmax(-1)[..., : keys.shape[0]]
             wide_values = values.float().repeat_interleave(group, 1)
@@ -61,8 +55,9 @@ def make_case(
     dtype: torch.dtype,
     generator: torch.Generator,
     window: int | None = None,
+    stale: float = float("nan"),
 ) -> AttentionCase:
-    """Random rows in random pages; pages of no row hold NaN; block 0 is the null block.
+    """Random rows in random pages; pages of no row hold `stale`; block 0 is the null block.
 
     With a window, blocks that have left it for all of a row's queries are block 0 in the table.
     """
@@ -70,7 +65,7 @@ def make_case(
     num_blocks = [-(-length // block_size) for length in seq_lens]
     order = torch.randperm(sum(num_blocks) + 2, generator=generator, device=device) + 1
     shape = (len(order) + 1, num_kv_heads, block_size, head_dim)
-    caches = torch.full((2, *shape), float("nan"), device=device, dtype=dtype)
+    caches = torch.full((2, *shape), stale, device=device, dtype=dtype)
     caches[:, 0] = 0
     table = torch.zeros(len(seq_lens), max(num_blocks), dtype=torch.int32, device=device)
     keys, values, used = [], [], 0

@@ -1,4 +1,4 @@
-"""The stateless noise: the same bits everywhere, the right distribution, no pattern between rows."""
+"""The stateless noise: the same bits everywhere, the right distribution, no pattern."""
 
 import math
 
@@ -16,14 +16,13 @@ KNOWN_WORDS = [[1594942954, 1778531953], [1762925302, 1398637154], [1003089387, 
 
 
 @triton.jit
-def _fill_kernel(seeds, positions, words, noise, N: tl.constexpr):
+def _fill_kernel(seeds, positions, words, noise, num_ids: tl.constexpr):
     row = tl.program_id(0)
     key_1, key_2 = kernel.row_keys(tl.load(seeds + row), tl.load(positions + row))
-    token = tl.arange(0, N)
-    tl.store(
-        words + row * N + token, kernel.hash_u32(key_1, key_2, token).to(tl.int32, bitcast=True)
-    )
-    tl.store(noise + row * N + token, kernel.gumbel(key_1, key_2, token))
+    token = tl.arange(0, num_ids)
+    word = kernel.hash_u32(key_1, key_2, token)
+    tl.store(words + row * num_ids + token, word.to(tl.int32, bitcast=True))
+    tl.store(noise + row * num_ids + token, kernel.gumbel(key_1, key_2, token))
 
 
 def exact_mix(word: int) -> int:
@@ -58,7 +57,7 @@ def test_the_kernel_makes_the_same_words_and_noise(device: torch.device) -> None
     positions = torch.tensor(POSITIONS, device=device)
     words = torch.empty(len(SEEDS), 1024, dtype=torch.int32, device=device)
     noise = torch.empty(len(SEEDS), 1024, device=device)
-    _fill_kernel[(len(SEEDS),)](seeds, positions, words, noise, N=1024)
+    _fill_kernel[(len(SEEDS),)](seeds, positions, words, noise, num_ids=1024)
     ids = torch.arange(1024, device=device)
     assert torch.equal(words, hash_u32(seeds, positions, ids))
     torch.testing.assert_close(noise, gumbel_noise(seeds, positions, ids), rtol=1e-5, atol=1e-5)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.kernels.attention_case import AttentionCase, make_case
 
+from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import DecodeConfig, decode_attention
 from octavo_kernels.gpu.paged_attention import paged_attention
 from octavo_kernels.gpu.prefill_attention import PrefillConfig, prefill_attention
@@ -19,23 +20,27 @@ FACTOR = 3.0
 
 
 def run_decode(
-    case: AttentionCase, config: DecodeConfig, target: int, **options: object
+    case: AttentionCase, config: DecodeConfig, target: int, options: AttentionOptions
 ) -> torch.Tensor:
-    window = options.get("window")
-    assert window is None or isinstance(window, int)
     plan = plan_decode(
         case.metadata.seq_lens,
         num_kv_heads=case.k_cache.shape[1],
-        window=window,
+        window=options.window,
         target_items=target,
     )
-    full = {"window": None, "softcap": None, "sinks": None} | options
     out = torch.empty_like(case.q)
     for _ in range(2):  # the second run finds the counters as the first left them
         out.fill_(float("nan"))
         decode_attention(
-            case.q, case.k_cache, case.v_cache, out, plan, case.metadata.block_table, config, **full
-        )  # type: ignore[arg-type]
+            case.q,
+            case.k_cache,
+            case.v_cache,
+            out,
+            plan,
+            case.metadata.block_table,
+            config,
+            options,
+        )
     assert plan.arrivals.eq(0).all()
     return out
 
@@ -68,8 +73,8 @@ def test_decode_matches_the_oracle(
 ) -> None:  # fmt: skip
     case = decode_case([300, 1, 65], heads, head_dim, block_size, dtype, generator)
     config = DecodeConfig(block_n, keys_first, use_tma=False, num_warps=4, num_stages=2)
-    out = run_decode(case, config, 4, scale=head_dim**-0.5)
-    assert_close(out, case.oracle(scale=head_dim**-0.5), dtype, FACTOR)
+    out = run_decode(case, config, 4, AttentionOptions(scale=head_dim**-0.5))
+    assert_close(out, case.oracle(AttentionOptions(scale=head_dim**-0.5)), dtype, FACTOR)
 
 
 @pytest.mark.parametrize("keys_first", [False, True])
@@ -78,8 +83,8 @@ def test_decode_through_descriptors(
 ) -> None:
     case = decode_case([200, 64], (4, 2), 64, 64, dtype, generator)
     config = DecodeConfig(64, keys_first, use_tma=True, num_warps=4, num_stages=2)
-    out = run_decode(case, config, 4, scale=0.125)
-    assert_close(out, case.oracle(scale=0.125), dtype, FACTOR)
+    out = run_decode(case, config, 4, AttentionOptions(scale=0.125))
+    assert_close(out, case.oracle(AttentionOptions(scale=0.125)), dtype, FACTOR)
 
 
 @pytest.mark.parametrize("window", [1, 63, 64, 65, 199, 200, 1000])
@@ -88,8 +93,10 @@ def test_decode_sees_exactly_its_window(
 ) -> None:
     case = decode_case([200, 65], (2, 1), 64, 16, torch.float32, generator, window)
     config = DecodeConfig(32, False, use_tma=False, num_warps=4, num_stages=2)
-    out = run_decode(case, config, 3, scale=0.125, window=window)
-    assert_close(out, case.oracle(scale=0.125, window=window), torch.float32, FACTOR)
+    out = run_decode(case, config, 3, AttentionOptions(scale=0.125, window=window))
+    assert_close(
+        out, case.oracle(AttentionOptions(scale=0.125, window=window)), torch.float32, FACTOR
+    )
 
 
 @pytest.mark.parametrize("target", [1, 5])
@@ -98,29 +105,30 @@ def test_decode_with_softcap_and_sinks(
 ) -> None:
     case = decode_case([300, 20], (4, 2), 64, 32, torch.float32, generator)
     sinks = torch.tensor([0.0, 3.0, -2.0, 6.0], device=generator.device)
-    options = {"scale": 1.0, "softcap": 8.0, "sinks": sinks}
+    options = AttentionOptions(scale=1.0, softcap=8.0, sinks=sinks)
     config = DecodeConfig(32, False, use_tma=False, num_warps=4, num_stages=2)
-    out = run_decode(case, config, target, **options)
-    assert_close(out, case.oracle(**options), torch.float32, FACTOR)  # type: ignore[arg-type]
+    out = run_decode(case, config, target, options)
+    assert_close(out, case.oracle(options), torch.float32, FACTOR)
 
 
 def test_a_padding_row_gives_zeros(generator: torch.Generator) -> None:
     case = decode_case([40, 40], (2, 1), 64, 16, torch.float32, generator)
     case.metadata.seq_lens[1] = 0
     config = DecodeConfig(32, False, use_tma=False, num_warps=4, num_stages=2)
-    assert run_decode(case, config, 3, scale=0.125)[1].eq(0).all()
+    assert run_decode(case, config, 3, AttentionOptions(scale=0.125))[1].eq(0).all()
 
 
 PREFILL = PrefillConfig(block_m=64, block_n=32, use_tma=False, num_warps=4, num_stages=2)
 
 
-def run_prefill(case: AttentionCase, config: PrefillConfig, **options: object) -> torch.Tensor:
+def run_prefill(
+    case: AttentionCase, config: PrefillConfig, options: AttentionOptions
+) -> torch.Tensor:
     tiles = torch.tensor(cut_tiles(case.metadata), dtype=torch.int32, device=case.q.device)
-    full = {"window": None, "softcap": None, "sinks": None} | options
     out = torch.empty_like(case.q)
     prefill_attention(
-        case.q, case.k_cache, case.v_cache, out, tiles, case.metadata.block_table, config, **full
-    )  # type: ignore[arg-type]
+        case.q, case.k_cache, case.v_cache, out, tiles, case.metadata.block_table, config, options
+    )
     return out
 
 
@@ -148,8 +156,8 @@ def test_prefill_matches_the_oracle(
     dtype: torch.dtype, generator: torch.Generator, assert_close: Check,
 ) -> None:  # fmt: skip
     case = prefill_case([70, 1, 131], [70, 33, 200], heads, head_dim, block_size, dtype, generator)
-    out = run_prefill(case, config, scale=head_dim**-0.5)
-    assert_close(out, case.oracle(scale=head_dim**-0.5), dtype, FACTOR)
+    out = run_prefill(case, config, AttentionOptions(scale=head_dim**-0.5))
+    assert_close(out, case.oracle(AttentionOptions(scale=head_dim**-0.5)), dtype, FACTOR)
 
 
 @pytest.mark.parametrize("window", [1, 31, 32, 33, 100, 500])
@@ -157,16 +165,18 @@ def test_prefill_sees_exactly_its_window(
     window: int, generator: torch.Generator, assert_close: Check
 ) -> None:
     case = prefill_case([90, 40], [150, 40], (2, 1), 64, 16, torch.float32, generator, window)
-    out = run_prefill(case, PREFILL, scale=0.125, window=window)
-    assert_close(out, case.oracle(scale=0.125, window=window), torch.float32, FACTOR)
+    out = run_prefill(case, PREFILL, AttentionOptions(scale=0.125, window=window))
+    assert_close(
+        out, case.oracle(AttentionOptions(scale=0.125, window=window)), torch.float32, FACTOR
+    )
 
 
 def test_prefill_with_softcap_and_sinks(generator: torch.Generator, assert_close: Check) -> None:
     case = prefill_case([50, 3], [50, 80], (4, 2), 64, 32, torch.float32, generator)
     sinks = torch.tensor([0.0, 3.0, -2.0, 6.0], device=generator.device)
-    options = {"scale": 1.0, "softcap": 8.0, "sinks": sinks}
-    out = run_prefill(case, PREFILL, **options)
-    assert_close(out, case.oracle(**options), torch.float32, FACTOR)  # type: ignore[arg-type]
+    options = AttentionOptions(scale=1.0, softcap=8.0, sinks=sinks)
+    out = run_prefill(case, PREFILL, options)
+    assert_close(out, case.oracle(options), torch.float32, FACTOR)
 
 
 @pytest.mark.parametrize("window", [None, 20])
@@ -180,7 +190,7 @@ def test_a_mixed_step_agrees_with_the_cpu_path(
     arguments = (case.q, case.k_cache, case.v_cache)
     metadata = with_schedule(case.metadata, num_q_heads=4, num_kv_heads=2, window=window)
     out = paged_attention(*arguments, metadata, scale=0.125, window=window)
-    exact = case.oracle(scale=0.125, window=window)
+    exact = case.oracle(AttentionOptions(scale=0.125, window=window))
     assert_close(out, exact, torch.float32, FACTOR)
     plain = reference(*arguments, case.metadata, scale=0.125, window=window)
     assert_close(plain, exact, torch.float32, FACTOR)
@@ -200,4 +210,4 @@ def test_reads_queries_of_a_packed_projection(
     packed = torch.randn(2, 5 * 64, generator=generator, device=generator.device)
     case = dataclasses.replace(case, q=packed[:, 64 : 3 * 64].view(2, 2, 64))
     out = paged_attention(case.q, case.k_cache, case.v_cache, case.metadata, scale=0.125)
-    assert_close(out, case.oracle(scale=0.125), torch.float32, FACTOR)
+    assert_close(out, case.oracle(AttentionOptions(scale=0.125)), torch.float32, FACTOR)

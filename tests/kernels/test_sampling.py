@@ -19,9 +19,8 @@ def make_params(
     """Each list is repeated to the number of rows; every row has its own seed."""
 
     def fill(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(
-            [values[i % len(values)] for i in range(rows)], dtype=dtype, device=device
-        )
+        repeated = [values[i % len(values)] for i in range(rows)]
+        return torch.tensor(repeated, dtype=dtype, device=device)
 
     return SamplingTensors(
         temperature=fill(temperature, torch.float32),
@@ -31,9 +30,7 @@ def make_params(
         seeds=torch.arange(first_seed, first_seed + rows, device=device),
         positions=torch.arange(rows, device=device) * 3,
         all_greedy=all(t <= 0 for t in temperature),
-        any_filter=any(k > 0 for k in top_k)
-        or any(p < 1 for p in top_p)
-        or any(p > 0 for p in min_p),
+        any_filter=max(top_k) > 0 or min(top_p) < 1 or max(min_p) > 0,
     )
 
 

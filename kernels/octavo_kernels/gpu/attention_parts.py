@@ -3,6 +3,8 @@
 Logits are kept in units of log2, so that exp2 does for exp. All offsets into a cache are int64.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -95,6 +97,25 @@ def add_sink(maximum, total, sinks, head, head_mask):
 def safe_inverse(total):
     """1 / total, and 0 for a row that saw no key."""
     return tl.where(total > 0, 1.0 / tl.where(total > 0, total, 1.0), 0.0)
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """What a layer asks of attention beyond the step; meanings as in `ops.paged_attention`."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+    @property
+    def kernel_scale(self) -> float:
+        """`scale_logits`'s scale: log2(e) is folded in unless a soft-cap comes between."""
+        return self.scale if self.softcap is not None else self.scale * LOG2_E.value
+
+    @property
+    def kernel_softcap(self) -> float:
+        return 1.0 if self.softcap is None else self.softcap
 
 
 def tile_descriptor(cache: torch.Tensor, block_n: int) -> TensorDescriptor:

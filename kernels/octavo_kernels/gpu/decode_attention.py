@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.attention_parts import (
-    LOG2_E,
     MASKED,
+    AttentionOptions,
     add_sink,
     load_page_ids,
     load_tile,
@@ -221,8 +221,8 @@ def _decode_kernel(
             tl.store(target, result.to(out.dtype.element_ty), mask=head_mask)
         else:
             part = (item * NUM_KV_HEADS + kv_head).to(tl.int64)
-            target = partial_out + part * (GROUP * HEAD_DIM) + (member * HEAD_DIM)[:, None]
-            tl.store(target + dim[None, :], result, mask=head_mask)
+            part_rows = partial_out + part * (GROUP * HEAD_DIM) + (member * HEAD_DIM)[:, None]
+            tl.store(part_rows + dim[None, :], result, mask=head_mask)
             stats = partial_stats + part * (2 * GROUP) + member
             tl.store(stats, maximum, mask=in_group)
             tl.store(stats + GROUP, total, mask=in_group)
@@ -262,11 +262,7 @@ def decode_attention(
     plan: DecodePlan,
     block_table: torch.Tensor,
     config: DecodeConfig,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    options: AttentionOptions,
 ) -> None:
     """Fills out[:rows] from q[:rows], rows being the plan's; out [T, Hq, D] is contiguous."""
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
@@ -282,10 +278,10 @@ def decode_attention(
         tile_descriptor(k_cache, config.block_n) if config.use_tma else None,
         tile_descriptor(v_cache, config.block_n) if config.use_tma else None,
         out, partial_out, partial_stats, plan.arrivals, plan.items, block_table,
-        out if sinks is None else sinks,
+        out if options.sinks is None else options.sinks,
         block_table.stride(0), q.stride(0), q.stride(1), *k_cache.stride()[:3],
-        scale if softcap is not None else scale * LOG2_E.value,
-        1.0 if softcap is None else softcap,
+        options.kernel_scale,
+        options.kernel_softcap,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         BLOCK_G=block_g,
@@ -296,9 +292,9 @@ def decode_attention(
         BLOCK_N=config.block_n,
         KEYS_FIRST=config.keys_first,
         USE_TMA=config.use_tma,
-        HAS_SOFTCAP=softcap is not None,
-        HAS_SINKS=sinks is not None,
-        HAS_WINDOW=window is not None,
+        HAS_SOFTCAP=options.softcap is not None,
+        HAS_SINKS=options.sinks is not None,
+        HAS_WINDOW=options.window is not None,
         MAX_PIECES=MAX_PIECES,
         MERGE_AT_ONCE=max(1, 8192 // (block_g * block_d)),
         num_warps=config.num_warps,

@@ -2,6 +2,7 @@
 
 import torch
 
+from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.kv_write import check_caches
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
@@ -33,20 +34,20 @@ def paged_attention(
         raise ValueError(f"scheduled for a window of {schedule.window}, called with {window}")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tma_possible = _has_tma(q.device) and k_cache.is_contiguous()
-    options = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+    options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=sinks)
     if schedule.decode is not None:
         config = decode_config(
             metadata.num_decode_rows, head_dim, page_size, q.element_size(),
             tma_possible=tma_possible,
         )  # fmt: skip
         decode_attention(
-            q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, **options
+            q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, options
         )
     if schedule.tiles is not None:
         prefill_attention(
             q, k_cache, v_cache, out, schedule.tiles, metadata.block_table,
             prefill_config(head_dim, page_size, q.element_size(), tma_possible=tma_possible),
-            **options,
+            options,
         )  # fmt: skip
     return out
 

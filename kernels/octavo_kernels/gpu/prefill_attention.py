@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.attention_parts import (
-    LOG2_E,
     MASKED,
+    AttentionOptions,
     add_sink,
     load_page_ids,
     load_tile,
@@ -226,11 +226,7 @@ def prefill_attention(
     tiles: torch.Tensor,
     block_table: torch.Tensor,
     config: PrefillConfig,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    options: AttentionOptions,
 ) -> None:
     """Fills the tokens of out[T, Hq, D] (contiguous) that the tiles cover."""
     num_q_heads, (num_kv_heads, page_size, head_dim) = q.shape[1], k_cache.shape[1:]
@@ -239,11 +235,11 @@ def prefill_attention(
         q, k_cache, v_cache,
         tile_descriptor(k_cache, config.block_n) if config.use_tma else None,
         tile_descriptor(v_cache, config.block_n) if config.use_tma else None,
-        out, tiles, block_table, out if sinks is None else sinks,
+        out, tiles, block_table, out if options.sinks is None else options.sinks,
         block_table.stride(0), q.stride(0), q.stride(1), *k_cache.stride()[:3],
-        0 if window is None else window,
-        scale if softcap is not None else scale * LOG2_E.value,
-        1.0 if softcap is None else softcap,
+        options.window or 0,
+        options.kernel_scale,
+        options.kernel_softcap,
         NUM_Q_HEADS=num_q_heads,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
@@ -253,9 +249,9 @@ def prefill_attention(
         BLOCKS_IN_TILE=blocks_in_tile,
         BLOCK_N=config.block_n,
         USE_TMA=config.use_tma,
-        HAS_WINDOW=window is not None,
-        HAS_SOFTCAP=softcap is not None,
-        HAS_SINKS=sinks is not None,
+        HAS_WINDOW=options.window is not None,
+        HAS_SOFTCAP=options.softcap is not None,
+        HAS_SINKS=options.sinks is not None,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
     )  # fmt: skip

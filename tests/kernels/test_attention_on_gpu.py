@@ -1,0 +1,79 @@
+"""Paged attention in bfloat16 as the wrappers choose it, at shapes too large for the interpreter."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.kernels.attention_case import make_case
+
+from octavo_kernels import paged_attention
+from octavo_kernels.gpu.attention_parts import AttentionOptions
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+# query heads, KV heads
+GROUPS = [(1, 1), (8, 1), (15, 5), (32, 8), (16, 1), (7, 1)]
+
+
+@pytest.mark.parametrize("heads", GROUPS)
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("block_size", [16, 64, 1024])
+def test_mixed_steps(
+    heads: tuple[int, int], head_dim: int, block_size: int,
+    generator: torch.Generator, assert_close: Callable[..., None],
+) -> None:  # fmt: skip
+    case = make_case(
+        [1, 1, 1, 1, 200, 1, 65], [1, 64, 777, 4097, 200, 130, 1000], num_decode_rows=4,
+        num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, block_size=block_size,
+        dtype=torch.bfloat16, generator=generator, stale=0.0,
+    )  # fmt: skip
+    options = AttentionOptions(scale=head_dim**-0.5)
+    out = paged_attention(case.q, case.k_cache, case.v_cache, case.metadata, scale=options.scale)
+    assert_close(out, case.oracle(options), torch.bfloat16)
+
+
+@pytest.mark.parametrize("seq_lens", [[100_000], [1], [128] * 256, [3000] * 40, [17, 100_000, 900]])
+@pytest.mark.parametrize("block_size", [16, 64, 256])
+@pytest.mark.parametrize("window", [None, 128, 4096])
+def test_decode_lengths(
+    seq_lens: list[int], block_size: int, window: int | None,
+    generator: torch.Generator, assert_close: Callable[..., None],
+) -> None:  # fmt: skip
+    rows = len(seq_lens)
+    case = make_case(
+        [1] * rows, seq_lens, num_decode_rows=rows, num_q_heads=8, num_kv_heads=2, head_dim=128,
+        block_size=block_size, dtype=torch.bfloat16, generator=generator, window=window, stale=0.0,
+    )  # fmt: skip
+    options = AttentionOptions(scale=128**-0.5, window=window, softcap=20.0)
+    for _ in range(3):
+        out = paged_attention(
+            case.q, case.k_cache, case.v_cache, case.metadata,
+            scale=options.scale, window=window, softcap=20.0,
+        )  # fmt: skip
+        assert_close(out, case.oracle(options), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("queries", "length"), [(8192, 8192), (300, 20_000), (129, 129), (64, 4000), (1, 5000)]
+)
+@pytest.mark.parametrize("block_size", [16, 64, 128, 256])
+@pytest.mark.parametrize("window", [None, 1000])
+def test_prefill_lengths(
+    queries: int, length: int, block_size: int, window: int | None,
+    generator: torch.Generator, assert_close: Callable[..., None],
+) -> None:  # fmt: skip
+    case = make_case(
+        [queries, 33], [length, 100], num_decode_rows=0, num_q_heads=4, num_kv_heads=1,
+        head_dim=128, block_size=block_size, dtype=torch.bfloat16, generator=generator,
+        window=window, stale=0.0,
+    )  # fmt: skip
+    sinks = torch.randn(4, generator=generator, device=case.q.device)
+    options = AttentionOptions(scale=128**-0.5, window=window, sinks=sinks)
+    out = paged_attention(
+        case.q, case.k_cache, case.v_cache, case.metadata,
+        scale=options.scale, window=window, sinks=sinks,
+    )  # fmt: skip
+    assert_close(out, case.oracle(options), torch.bfloat16)

@@ -1,0 +1,76 @@
+"""What ptxas makes of the kernels for Hopper, with no GPU: no spills, matrix units used."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# rows, page size, head dimension of the attention launches; bfloat16, 32 query and 8 KV heads
+CASES = ["small", "1,64,128", "32,64,128", "32,16,128", "4,64,256", "4,128,128"]
+SHARED_BYTES_LIMIT = 227 * 1024
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[dict[str, Any]]:
+    script = Path(__file__).with_name("compile_sm90.py")
+    # A process of its own: this one has chosen Triton's interpreter.
+    done = subprocess.run(
+        [sys.executable, str(script), *CASES],
+        env=os.environ | {"TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def of(reports: list[dict[str, Any]], kernel: str, case: str) -> dict[str, Any]:
+    (report,) = (r for r in reports if r["kernel"] == kernel and r["case"] == case)
+    return report
+
+
+def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
+    assert {report["kernel"] for report in reports} >= {
+        "_rms_norm_kernel",
+        "_gated_mul_kernel",
+        "_rope_kernel",
+        "_sample_kernel",
+        "_plan_kernel",
+        "_decode_kernel",
+        "_prefill_kernel",
+    }
+
+
+def test_nothing_spills(reports: list[dict[str, Any]]) -> None:
+    spilled = [r for r in reports if r["LDL"] or r["STL"] or r["stack_bytes"]]
+    assert spilled == []
+
+
+def test_shared_memory_fits(reports: list[dict[str, Any]]) -> None:
+    assert max(report["shared_bytes"] for report in reports) <= SHARED_BYTES_LIMIT
+
+
+@pytest.mark.parametrize("case", ["1,64,128", "32,16,128", "4,64,256", "4,128,128"])
+def test_prefill_runs_on_the_warpgroup_matrix_unit(
+    reports: list[dict[str, Any]], case: str
+) -> None:
+    report = of(reports, "_prefill_kernel", case)
+    assert report["HGMMA"] > 0
+    assert report["HMMA"] == 0
+
+
+def test_decode_of_a_middle_batch_runs_keys_first(reports: list[dict[str, Any]]) -> None:
+    assert of(reports, "_decode_kernel", "32,64,128")["HGMMA"] > 0
+    assert of(reports, "_decode_kernel", "1,64,128")["HMMA"] > 0
+
+
+def test_pages_of_a_block_of_keys_come_by_the_copy_engine(reports: list[dict[str, Any]]) -> None:
+    assert of(reports, "_decode_kernel", "1,64,128")["UTMALDG"] > 0
+    assert of(reports, "_prefill_kernel", "1,64,128")["UTMALDG"] > 0
+    assert of(reports, "_decode_kernel", "32,16,128")["LDGSTS"] > 0
