@@ -55,9 +55,8 @@ def make_case(
     dtype: torch.dtype,
     generator: torch.Generator,
     window: int | None = None,
-    stale: float = float("nan"),
 ) -> AttentionCase:
-    """Random rows in random pages; pages of no row hold `stale`; block 0 is the null block.
+    """Random rows in random pages; pages of no row hold NaN; block 0 is the null block.
 
     With a window, blocks that have left it for all of a row's queries are block 0 in the table.
     """
@@ -65,7 +64,7 @@ def make_case(
     num_blocks = [-(-length // block_size) for length in seq_lens]
     order = torch.randperm(sum(num_blocks) + 2, generator=generator, device=device) + 1
     shape = (len(order) + 1, num_kv_heads, block_size, head_dim)
-    caches = torch.full((2, *shape), stale, device=device, dtype=dtype)
+    caches = torch.full((2, *shape), float("nan"), device=device, dtype=dtype)
     caches[:, 0] = 0
     table = torch.zeros(len(seq_lens), max(num_blocks), dtype=torch.int32, device=device)
     keys, values, used = [], [], 0

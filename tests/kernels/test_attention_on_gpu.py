@@ -1,4 +1,4 @@
-"""Paged attention in bfloat16 as the wrappers choose it, at shapes too large for the interpreter."""
+"""Paged attention in bfloat16 as the wrappers choose it, at shapes beyond the interpreter."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def test_mixed_steps(
     case = make_case(
         [1, 1, 1, 1, 200, 1, 65], [1, 64, 777, 4097, 200, 130, 1000], num_decode_rows=4,
         num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, block_size=block_size,
-        dtype=torch.bfloat16, generator=generator, stale=0.0,
+        dtype=torch.bfloat16, generator=generator,
     )  # fmt: skip
     options = AttentionOptions(scale=head_dim**-0.5)
     out = paged_attention(case.q, case.k_cache, case.v_cache, case.metadata, scale=options.scale)
@@ -45,7 +45,7 @@ def test_decode_lengths(
     rows = len(seq_lens)
     case = make_case(
         [1] * rows, seq_lens, num_decode_rows=rows, num_q_heads=8, num_kv_heads=2, head_dim=128,
-        block_size=block_size, dtype=torch.bfloat16, generator=generator, window=window, stale=0.0,
+        block_size=block_size, dtype=torch.bfloat16, generator=generator, window=window,
     )  # fmt: skip
     options = AttentionOptions(scale=128**-0.5, window=window, softcap=20.0)
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_prefill_lengths(
     case = make_case(
         [queries, 33], [length, 100], num_decode_rows=0, num_q_heads=4, num_kv_heads=1,
         head_dim=128, block_size=block_size, dtype=torch.bfloat16, generator=generator,
-        window=window, stale=0.0,
+        window=window,
     )  # fmt: skip
     sinks = torch.randn(4, generator=generator, device=case.q.device)
     options = AttentionOptions(scale=128**-0.5, window=window, sinks=sinks)

@@ -1,4 +1,4 @@
-"""Paged attention at the heads of an 8B model (32 query, 8 KV, D=128, bfloat16): decode, prefill, mixed."""
+"""Paged attention at the heads of an 8B model: decode, prefill and mixed steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
