@@ -140,3 +140,12 @@ class InputsBuilder:
         if self._device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+def rotated_lens(inputs: StepInputs, table: RowTable) -> torch.Tensor:
+    """[T]: the sequence length each token is rotated for where the rotation depends on it: its
+    prompt's for the prompt, for a generated token the length that it makes."""
+    known = np.array([table.info(item.row).num_prompt_tokens for item in inputs.work])
+    device = inputs.positions.device
+    known_lens = torch.from_numpy(known).to(device)[inputs.token_rows]
+    return torch.maximum(known_lens, inputs.positions + 1)

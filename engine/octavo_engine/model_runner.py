@@ -16,7 +16,7 @@ from octavo_engine.batch import (
     KVGroup,
     RowWork,
 )
-from octavo_engine.inputs import InputsBuilder, StepInputs
+from octavo_engine.inputs import InputsBuilder, StepInputs, rotated_lens
 from octavo_engine.kv_cache import KVCache
 from octavo_engine.layers.context import RopeStep, StepContext
 from octavo_engine.messages import EngineInfo
@@ -142,12 +142,5 @@ class ModelRunner:
         )
 
     def _rope_step(self, inputs: StepInputs) -> tuple[RopeStep, ...]:
-        return self._ropes.step(inputs.positions, self._rotated_lens(inputs))
-
-    def _rotated_lens(self, inputs: StepInputs) -> torch.Tensor | None:
-        """[T]: the sequence length that each token is rotated for, where the model asks."""
-        if not self._ropes.needs_seq_lens:
-            return None
-        known = [self._table.info(item.row).num_prompt_tokens for item in inputs.work]
-        known_lens = torch.tensor(known, device=self._device)[inputs.token_rows]
-        return torch.maximum(known_lens, inputs.positions + 1)
+        lens = rotated_lens(inputs, self._table) if self._ropes.needs_seq_lens else None
+        return self._ropes.step(inputs.positions, lens)

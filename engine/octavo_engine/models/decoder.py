@@ -154,6 +154,10 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden[R, hidden_size] -> [R, vocab_size] float32."""
+        return self.narrow_logits(hidden).float()
+
+    def narrow_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same numbers in hidden's dtype: half the bytes where they are read but once."""
         if self.head is not None:
             logits = self.head(hidden)
         elif self._packed_embedding is not None:
@@ -164,7 +168,7 @@ class Decoder:
             logits = logits / self.config.logits_divisor
         if (cap := self.config.final_softcap) is not None:
             logits = torch.tanh(logits / cap) * cap
-        return logits.float()
+        return logits
 
 
 def _norm(name: str, config: ModelConfig, build: Build) -> RMSNorm:

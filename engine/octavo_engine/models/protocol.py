@@ -23,3 +23,7 @@ class Model(Protocol):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden[R, hidden_size] -> [R, vocab_size] float32."""
         ...
+
+    def narrow_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """As `logits`, in the dtype of hidden."""
+        ...

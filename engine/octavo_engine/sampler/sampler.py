@@ -81,7 +81,7 @@ class Sampler:
             top_k=ints([p.top_k for p in params], torch.int32),
             top_p=floats([p.top_p for p in params]),
             min_p=floats([p.min_p for p in params]),
-            seeds=ints([_signed_64(item.info.seed) for item in work], torch.int64),
+            seeds=ints([signed_64(item.info.seed) for item in work], torch.int64),
             positions=ints([item.position for item in work], torch.int64),
             all_greedy=all(is_greedy(p) for p in params),
             any_filter=any(not is_greedy(p) and has_filter(p) for p in params),
@@ -112,6 +112,6 @@ def has_filter(params: SamplingParams) -> bool:
     return params.top_p < 1.0 or params.top_k > 0 or params.min_p > 0.0
 
 
-def _signed_64(seed: int) -> int:
+def signed_64(seed: int) -> int:
     """Any integer as the int64 with the same low 64 bits."""
     return (seed + 2**63) % 2**64 - 2**63
