@@ -63,8 +63,8 @@ class Sequence:
     was_admitted: bool = False
     prompt_step: int = 0
     """The step that computes the last token of its latest prefill."""
-    preempted_in: int = 0
-    """The step whose making cost the sequence its place; it does not come back in the same step."""
+    resume_after: int = 0
+    """The last step launched when it was preempted; it does not come back before that has ended."""
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     """Collected until the first delta takes them; None when not asked for or already sent."""
 

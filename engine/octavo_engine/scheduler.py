@@ -150,13 +150,14 @@ class Scheduler:
             step.add_decode(seq)
 
     def _prefill(self, step: StepBuild, seq: Sequence) -> None:
-        chunk = min(len(seq.token_ids) - seq.num_computed, step.prefill_left)
+        start = seq.num_computed
+        chunk = min(len(seq.token_ids) - start, step.prefill_left)
         if chunk <= 0:
             return
-        end = seq.num_computed + chunk
+        end = start + chunk
         if end > seq.capacity_tokens:
             end = self._grow(step, seq, end)
-        if end > seq.num_computed:
+        if end > start:
             step.add_prefill(seq, end)
 
     def _grow(self, step: StepBuild, seq: Sequence, end: int) -> int:
@@ -192,7 +193,7 @@ class Scheduler:
         state = self.state
         while step.prefill_left > 0 and state.free_rows:
             seq = state.queue.peek()
-            if seq is None or seq.num_inflight or seq.preempted_in == step.step_id:
+            if seq is None or seq.resume_after > state.frees.last_ended:
                 return
             try:
                 if not admit(state, step, seq):

@@ -13,20 +13,20 @@ class DeferredFrees:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._by_step: dict[int, list[int]] = {}
-        self._committed = 0
+        self.last_ended = 0
         self.num_pending = 0
         """References that will come back without anyone's doing."""
 
     def release(self, blocks: list[int], after_step: int) -> None:
         """Gives the pages back now when step `after_step` has ended, else at its end."""
-        if after_step <= self._committed:
+        if after_step <= self.last_ended:
             self._pool.release(blocks)
         elif blocks:
             self._by_step.setdefault(after_step, []).extend(blocks)
             self.num_pending += len(blocks)
 
     def step_ended(self, step_id: int) -> None:
-        self._committed = step_id
+        self.last_ended = step_id
         blocks = self._by_step.pop(step_id, None)
         if blocks:
             self.num_pending -= len(blocks)

@@ -105,7 +105,7 @@ class SchedulerState:
             self.counters.swapped_out += 1
         seq.num_registered = 0
         seq.is_prefilling = True
-        seq.preempted_in = self.last_launched + 1
+        seq.resume_after = self.last_launched
         self.counters.preemptions += 1
         self.queue.push(seq)
 

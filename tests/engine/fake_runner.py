@@ -98,6 +98,8 @@ class FakeRunner:
     batches: list[Batch] | None = None
     """Kept when the test asks for it by giving a list."""
     is_closed: bool = False
+    num_swapped_out: int = 0
+    num_copied: int = 0
     _pages: dict[int, _Page] = field(default_factory=dict)
     _host_pages: dict[int, _Page] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
@@ -156,6 +158,8 @@ class FakeRunner:
     # One batch, in the order that the contract gives.
 
     def _run(self, batch: Batch, seconds: float) -> StepResult:
+        self.num_swapped_out += len(batch.swap_out)
+        self.num_copied += len(batch.copies)
         for row in batch.released_rows:
             self._rows.pop(row, None)
         for copy in batch.swap_out:
