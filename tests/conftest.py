@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.tools.smollm2 import smollm2_folder, smollm2_gguf
 
+pytest_plugins = ["tests.cluster_plugin"]
+
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:

@@ -7,16 +7,21 @@ import time
 from typing import Annotated
 
 import typer
-from tests.cluster import programs
-from tests.cluster.choose import DEFAULT_NAME, choose
+from tests.cluster import operator_image, programs
+from tests.cluster.choose import DEFAULT_NAME, own
 from tests.cluster.errors import ClusterError
+from tests.cluster.prepare import prepare as prepare_machine
+from tests.cluster.prepare import why_no_nodes
 from tests.cluster.provider import ClusterInfo
 from tests.cluster.state import known_clusters
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 Name = Annotated[str, typer.Option(help="Clusters of different names stand side by side.")]
-Nodes = Annotated[int, typer.Option(min=0, max=2, help="0 is a control plane alone.")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=0, max=2, help="0 is a control plane alone. [default: 1, or 0 without root]"),
+]
 Gpus = Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that each node advertises.")]
 
 
@@ -32,16 +37,21 @@ class Teller:
 
 
 @app.command()
-def up(name: Name = DEFAULT_NAME, nodes: Nodes = 1, gpus: Gpus = 2) -> None:
+def up(name: Name = DEFAULT_NAME, nodes: Nodes = None, gpus: Gpus = 2) -> None:
     """Bring the cluster up, or find it up, and print its kubeconfig."""
-    info = choose(name, num_nodes=nodes, gpus_per_node=gpus, say=Teller()).up()
-    _print_info(info)
+    say = Teller()
+    if nodes is None:
+        reason = why_no_nodes()
+        nodes = 1 if reason is None else 0
+        if reason is not None:
+            say(f"a control plane alone: {reason}")
+    _print_info(own(name, num_nodes=nodes, gpus_per_node=gpus, say=say).up())
 
 
 @app.command()
 def down(name: Name = DEFAULT_NAME) -> None:
     """Remove the cluster and everything it made."""
-    choose(name, num_nodes=1, gpus_per_node=0, say=Teller()).down()
+    own(name, num_nodes=1, gpus_per_node=0, say=Teller()).down()
 
 
 @app.command()
@@ -50,6 +60,18 @@ def status() -> None:
     for record in known_clusters():
         nodes = ", ".join(record.nodes) or "control plane only"
         typer.echo(f"{record.name}: {record.provider}, {nodes}")
+
+
+@app.command()
+def prepare() -> None:
+    """Install and build all that a cluster needs here, so that later starts take seconds."""
+    prepare_machine(with_nodes=why_no_nodes() is None, say=Teller())
+
+
+@app.command()
+def images() -> None:
+    """Build the operator's image, and print its archive and name."""
+    typer.echo(f"{operator_image.operator_archive(Teller())}\t{operator_image.OPERATOR_IMAGE}")
 
 
 @app.command("build-tools")

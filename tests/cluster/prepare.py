@@ -6,6 +6,7 @@ Standard library only: the preflight asks before there is a virtual environment.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from tests.cluster import packages, programs
@@ -25,6 +26,17 @@ def why_no_nodes() -> str | None:
     if not os.access("/sys/fs/cgroup", os.W_OK):
         return "/sys/fs/cgroup is not writable"
     return None
+
+
+def kind_works() -> bool:
+    """Whether there is a `kind` and a Docker engine that answers."""
+    if shutil.which("kind") is None or shutil.which("docker") is None:
+        return False
+    try:
+        run(["docker", "info", "--format", "{{.ServerVersion}}"], timeout_s=10)
+    except CommandFailed:
+        return False
+    return True
 
 
 def prepare(*, with_nodes: bool, say: Say) -> dict[str, Path]:

@@ -48,11 +48,12 @@ def _kubernetes(name: str, *version_args: str) -> Tool:
     return Tool(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", arguments, (1, 34))
 
 
+KUBECTL = _kubernetes("kubectl", "version", "--client")
 CONTROL_PLANE = (
     _kubernetes("kube-apiserver"),
     _kubernetes("kube-controller-manager"),
     _kubernetes("kube-scheduler"),
-    _kubernetes("kubectl", "version", "--client"),
+    KUBECTL,
 )
 NODE = (_kubernetes("kubelet"), _kubernetes("kube-proxy"))
 ETCD = Tool("etcd", "etcd", "go.etcd.io/etcd/server/v3", ("--version",), (3, 5))
@@ -66,14 +67,13 @@ def needed(*, with_nodes: bool) -> list[tuple[Tool, ...]]:
 
 def locate(tools: tuple[Tool, ...]) -> dict[str, Path] | None:
     """The programs of one set, found or built earlier; None when the set has to be built."""
-    built = {tool.name: _built_path(tool) for tool in tools}
-    if all(path.exists() for path in built.values()):
-        return built
     found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
-    if len(found) < len(tools):
-        return None
-    minors = {tool.name: _version(found[tool.name], tool) for tool in tools}
-    return found if len(set(minors.values())) == 1 else None
+    if len(found) == len(tools):
+        minors = {_version(found[tool.name], tool) for tool in tools}
+        if len(minors) == 1:
+            return found
+    built = {tool.name: _built_path(tool) for tool in tools}
+    return built if all(path.exists() for path in built.values()) else None
 
 
 def obtain(*, with_nodes: bool, say: Say) -> dict[str, Path]:
@@ -81,6 +81,14 @@ def obtain(*, with_nodes: bool, say: Say) -> dict[str, Path]:
     have: dict[str, Path] = {}
     for tools in needed(with_nodes=with_nodes):
         have |= locate(tools) or _build_set(tools, say)
+    return have
+
+
+def obtain_clients(*, say: Say) -> dict[str, Path]:
+    """kubectl and helm only, for a cluster that others provide."""
+    have: dict[str, Path] = {}
+    for tool in (KUBECTL, HELM):
+        have |= locate((tool,)) or _build_set((tool,), say)
     return have
 
 

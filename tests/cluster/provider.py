@@ -23,6 +23,7 @@ class ClusterInfo:
     helm: Path
     num_nodes: int
     reaches_services: bool
+    node_prefix: str = ""
 
 
 class Provider(Protocol):
