@@ -1,4 +1,4 @@
-"""What scheduling costs: milliseconds a step with 256 running requests and a runner that does nothing.
+"""What scheduling costs: milliseconds a step with 256 running requests, the runner doing nothing.
 
     python tests/bench/scheduler_overhead.py [--requests 256] [--steps 1000]
 
