@@ -51,7 +51,8 @@ def _most_specific(problems: Sequence[Any]) -> Any:
     """Of the complaints about one field, that of the union branch which went furthest."""
     first = field_path(problems[0]["loc"]).partition(".")[0]
     same_field = [p for p in problems if field_path(p["loc"]).partition(".")[0] == first]
-    return max(same_field, key=lambda problem: len(problem["loc"]))
+    # A branch that only complains of the type was not the one meant.
+    return max(same_field, key=lambda p: (len(p["loc"]), not p["type"].endswith("_type")))
 
 
 def field_path(loc: Sequence[int | str]) -> str:

@@ -1,0 +1,40 @@
+"""A tokenizer whose ids are bytes, with three special tokens and a template; made in memory."""
+
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as HFTokenizer
+from transformers import PreTrainedTokenizerFast
+
+from octavo_engine.generation_config import GenerationDefaults
+from octavo_engine.token_bytes import byte_level_alphabet
+from octavo_engine.tokenizer import Tokenizer
+
+EOS_ID, START_ID, END_ID = 256, 257, 258
+VOCAB_SIZE = 259
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|start|>{{ message.role }}:{{ message.content }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|start|>assistant:{% endif %}"
+)
+
+
+def make_hf_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
+    vocab = byte_level_alphabet()
+    backend = HFTokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(
+        [AddedToken(text, special=True) for text in ("<|eos|>", "<|start|>", "<|end|>")]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|eos|>", chat_template=chat_template
+    )
+
+
+def make_tokenizer(
+    defaults: GenerationDefaults | None = None, chat_template: str | None = CHAT_TEMPLATE
+) -> Tokenizer:
+    return Tokenizer(make_hf_tokenizer(chat_template), defaults or GenerationDefaults())
+
+
+def ids_of(text: str) -> list[int]:
+    return list(text.encode())

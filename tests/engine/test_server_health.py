@@ -1,0 +1,131 @@
+"""Health, models, version and metrics."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.engine.echo_engine import EchoEngine, always
+from tests.engine.server_client import Client, client_of, make_state, serving
+
+from octavo_engine.server.info_routes import liveness_problem
+from octavo_engine.server.state import Phase
+
+
+async def test_ready_only_once_the_engine_is_loaded() -> None:
+    async with client_of(make_state(None)) as client:
+        response = await client.http.get("/readyz")
+        alive = await client.http.get("/livez")
+    assert response.status_code == 503
+    assert response.json()["reason"] == "loading"
+    assert alive.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/livez", "/health"])
+async def test_healthy_server_says_so(path: str) -> None:
+    async with serving(EchoEngine(always("x"))) as client:
+        response = await client.http.get(path)
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("phase", [Phase.LEAVING, Phase.DRAINING, Phase.STOPPING])
+async def test_not_ready_but_alive_from_the_signal_to_stop_on(phase: Phase) -> None:
+    state = make_state(EchoEngine(always("x")))
+    state.phase = phase
+    async with client_of(state) as client:
+        assert (await client.http.get("/readyz")).status_code == 503
+        assert (await client.http.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("num_running", "age_s", "is_alive"), [(0, 500.0, True), (1, 5.0, True), (1, 61.0, False)]
+)
+async def test_alive_means_that_waiting_work_moves(
+    num_running: int, age_s: float, is_alive: bool
+) -> None:
+    engine = EchoEngine(always("x"))
+    engine.num_running, engine.last_step_age_s = num_running, age_s
+    async with serving(engine, stall_limit_s=60.0) as client:
+        assert (liveness_problem(client.state) is None) == is_alive
+        assert (await client.http.get("/livez")).status_code == (200 if is_alive else 503)
+        assert (await client.http.get("/readyz")).status_code == (200 if is_alive else 503)
+
+
+async def test_dead_engine_is_not_alive() -> None:
+    engine = EchoEngine(always("x"))
+    engine.death = "step 7 raised"
+    async with serving(engine) as client:
+        response = await client.http.get("/livez")
+    assert response.status_code == 503
+    assert response.json()["reason"] == "step 7 raised"
+
+
+async def test_models_tell_the_context_length() -> None:
+    async with serving(EchoEngine(always("x"))) as client:
+        models = (await client.http.get("/v1/models")).json()
+        one = (await client.http.get("/v1/models/alias")).json()
+    assert [(m["id"], m["max_model_len"]) for m in models["data"]] == [
+        ("echo", 200),
+        ("alias", 200),
+    ]
+    assert one == models["data"][1]
+
+
+async def test_unknown_model_card_is_a_404() -> None:
+    async with serving(EchoEngine(always("x"))) as client:
+        response = await client.http.get("/v1/models/nothing")
+    assert response.status_code == 404
+
+
+async def test_version_is_that_of_the_distribution() -> None:
+    async with serving(EchoEngine(always("x"))) as client:
+        assert (await client.http.get("/version")).json()["version"][0].isdigit()
+
+
+async def scrape(client: Client) -> dict[str, float]:
+    """Sample values by name; labels must be those of the schema."""
+    text = (await client.http.get("/metrics")).text
+    samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels["model_name"] == "echo"
+            assert sample.labels["engine"] == "0"
+            extra = {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
+            samples[sample.name + "".join(sorted(f"[{v}]" for v in extra.values()))] = sample.value
+    return samples
+
+
+async def test_metrics_carry_the_engines_counters_under_vllms_names() -> None:
+    async with serving(EchoEngine(always("abc"))) as client:
+        await client.complete("hi")
+        samples = await scrape(client)
+    expected = {
+        "vllm:num_requests_running": 0,
+        "vllm:num_requests_waiting": 0,
+        "vllm:kv_cache_usage_perc": 0.25,
+        "vllm:prompt_tokens_total": 2,
+        "vllm:generation_tokens_total": 3,
+        "vllm:request_success_total[stop]": 2,
+        "vllm:request_success_total[length]": 1,
+        "vllm:num_preemptions_total": 1,
+        "vllm:prefix_cache_queries_total": 10,
+        "vllm:prefix_cache_hits_total": 4,
+        "octavo:steps_total": 7,
+        "octavo:draining": 0,
+    }
+    assert {name: samples[name] for name in expected} == expected
+
+
+async def test_latencies_are_observed_once_a_request_and_once_a_gap() -> None:
+    async with serving(EchoEngine(always("abc"))) as client:
+        await client.complete("hi")
+        await client.stream_chat()
+        samples = await scrape(client)
+    assert samples["vllm:time_to_first_token_seconds_count"] == 2
+    assert samples["vllm:inter_token_latency_seconds_count"] == 4
+    assert samples["vllm:e2e_request_latency_seconds_count"] == 2
+    assert "vllm:inter_token_latency_seconds_bucket[0.004]" in samples
+
+
+async def test_metrics_answer_while_loading() -> None:
+    async with client_of(make_state(None)) as client:
+        samples = await scrape(client)
+    assert samples["octavo:draining"] == 0
+    assert "vllm:num_requests_running" not in samples

@@ -1,0 +1,107 @@
+"""Encoding, chat templates and the checkpoint's own defaults."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.engine.byte_tokenizer import EOS_ID, START_ID, ids_of, make_hf_tokenizer, make_tokenizer
+from tokenizers import processors
+
+from octavo_engine.errors import CheckpointError, RequestError
+from octavo_engine.generation_config import GenerationDefaults, load_generation_defaults
+from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+def tokenizer_with_bos() -> Tokenizer:
+    hf_tokenizer = make_hf_tokenizer()
+    hf_tokenizer.bos_token = "<|start|>"
+    hf_tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|start|> $A", special_tokens=[("<|start|>", START_ID)]
+    )
+    return Tokenizer(hf_tokenizer, GenerationDefaults())
+
+
+def test_beginning_of_sequence_is_added_to_plain_text() -> None:
+    assert tokenizer_with_bos().encode("a") == [START_ID, ord("a")]
+
+
+def test_beginning_of_sequence_is_not_added_twice() -> None:
+    assert tokenizer_with_bos().encode("<|start|>a") == [START_ID, ord("a")]
+
+
+def test_a_rendered_conversation_gets_no_second_beginning() -> None:
+    ids = tokenizer_with_bos().encode_chat(HELLO)
+    assert ids[:2] == [START_ID, ord("u")]
+
+
+def test_template_writes_the_conversation_and_asks_for_an_answer() -> None:
+    text = make_tokenizer().render_chat(HELLO)
+    assert text == "<|start|>user:hi<|end|><|start|>assistant:"
+
+
+def test_final_message_can_be_continued() -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Well"}]
+    text = make_tokenizer().render_chat(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+    assert text.endswith("assistant:Well")
+
+
+def test_model_without_a_template_refuses_chat_by_name() -> None:
+    with pytest.raises(RequestError, match="no chat template") as caught:
+        make_tokenizer(chat_template=None).render_chat(HELLO)
+    assert caught.value.param == "messages"
+
+
+def test_what_the_template_refuses_is_the_clients_error() -> None:
+    tokenizer = make_tokenizer(chat_template="{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(RequestError, match="roles must alternate"):
+        tokenizer.render_chat(HELLO)
+
+
+def test_truncation_in_the_file_is_ignored() -> None:
+    hf_tokenizer = make_hf_tokenizer()
+    hf_tokenizer.backend_tokenizer.enable_truncation(3)
+    assert len(Tokenizer(hf_tokenizer, GenerationDefaults()).encode("abcdef")) == 6
+
+
+def test_end_ids_come_from_the_tokenizer_and_the_generation_config() -> None:
+    assert make_tokenizer(GenerationDefaults(eos_token_ids=(7,))).eos_token_ids == [7, EOS_ID]
+
+
+def test_defaults_tell_unset_from_set(tmp_path: Path) -> None:
+    content = {"temperature": 0.0, "top_k": None, "eos_token_id": [1, 2], "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(content))
+    defaults = load_generation_defaults(tmp_path)
+    assert defaults == GenerationDefaults(temperature=0.0, eos_token_ids=(1, 2))
+
+
+def test_end_id_of_the_model_config_is_used_when_there_is_no_other(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
+    assert load_generation_defaults(tmp_path).eos_token_ids == (9,)
+
+
+def test_broken_generation_config_is_named(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"temperature": "hot"}')
+    with pytest.raises(CheckpointError, match=r"generation_config\.json.*temperature"):
+        load_generation_defaults(tmp_path)
+
+
+def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+
+
+def test_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        load_tokenizer(tmp_path)
+
+
+def test_real_folder_encodes_every_digit_alone(smollm2_path: Path) -> None:
+    tokenizer = load_tokenizer(smollm2_path)
+    pieces = [tokenizer.token_bytes(i) for i in tokenizer.encode("in 2024")]
+    assert pieces == [b"in", b" ", b"2", b"0", b"2", b"4"]
+    assert ids_of("a") != tokenizer.encode("a")
