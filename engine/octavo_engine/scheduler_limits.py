@@ -7,7 +7,7 @@ from octavo_engine.errors import ConfigError
 from octavo_engine.messages import EngineInfo
 
 _CPU_BATCHED_TOKENS = 2048
-_GPU_BATCHED_TOKENS = 8192
+GPU_BATCHED_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def resolve_limits(settings: SchedulerSettings, info: EngineInfo) -> SchedulerLi
     budget = settings.max_num_batched_tokens
     if budget is None:
         is_cpu = info.device.startswith("cpu")
-        budget = max(_CPU_BATCHED_TOKENS if is_cpu else _GPU_BATCHED_TOKENS, max_num_seqs + 1)
+        budget = max(_CPU_BATCHED_TOKENS if is_cpu else GPU_BATCHED_TOKENS, max_num_seqs + 1)
     if budget <= max_num_seqs:
         raise ConfigError(
             f"max_num_batched_tokens ({budget}) must exceed max_num_seqs ({max_num_seqs}): "

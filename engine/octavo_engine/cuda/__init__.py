@@ -1,1 +1,1 @@
-"""The runner of a GPU: captured decode steps over fixed buffers, eager steps for everything else."""
+"""The runner of a GPU: decode steps as captured graphs over fixed buffers, the rest eagerly."""

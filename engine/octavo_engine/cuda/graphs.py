@@ -6,6 +6,7 @@ memory. Between sizes a step is padded up. Without a capture the function simply
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -23,15 +24,16 @@ class CapturedFunction:
         self._sizes = sizes
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
-    def warm(self) -> None:
-        """Runs every size once: kernels are compiled and libraries loaded outside a capture."""
-        for size in reversed(self._sizes):
+    def warm(self, num_sizes: int | None = None) -> None:
+        """Runs the largest num_sizes sizes (None: all) once: kernels are compiled and libraries
+        loaded outside a capture."""
+        for size in self._largest_first(num_sizes):
             self._function(size)
 
-    def capture(self, pool: tuple[int, int], num_sizes: int | None = None) -> None:
-        """Captures the largest num_sizes sizes (None: all) on the current, non-default stream."""
+    def capture(self, pool: Any, num_sizes: int | None = None) -> None:
+        """Captures the same sizes on the current stream, which is not the default one."""
         graphs = []
-        for size in reversed(self._sizes if num_sizes is None else self._sizes[-num_sizes:]):
+        for size in self._largest_first(num_sizes):
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -40,6 +42,13 @@ class CapturedFunction:
                 graph.capture_end()
             graphs.append(graph)
         self._graphs = graphs[::-1]
+
+    def drop(self) -> None:
+        """Back to running the function, with the graphs' memory given back."""
+        self._graphs = []
+
+    def _largest_first(self, num_sizes: int | None) -> list[int]:
+        return self._sizes[::-1][:num_sizes]
 
     def run(self, num_rows: int) -> None:
         if not self._graphs:

@@ -52,4 +52,4 @@ class Mark:
         """Device time between two marks that have passed."""
         if self._event is None or earlier._event is None:
             return self._time_s - earlier._time_s
-        return earlier._event.elapsed_time(self._event) / 1000
+        return float(earlier._event.elapsed_time(self._event)) / 1000

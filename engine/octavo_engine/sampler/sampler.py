@@ -41,12 +41,16 @@ class Sampler:
         self._device = device
         self._adjustments: dict[int, Adjustments] = {}
 
-    def admit(self, row: int, params: SamplingParams) -> None:
-        """Raises ValueError for an id outside the vocabulary; the row then samples unadjusted."""
+    def admit(self, row: int, params: SamplingParams) -> bool:
+        """Whether the row's logits are adjusted before it samples.
+
+        Raises ValueError for an id outside the vocabulary; the row then samples unadjusted.
+        """
         self.release(row)
         adjustments = prepare(params, self._vocab_size, self._device)
         if adjustments is not None:
             self._adjustments[row] = adjustments
+        return adjustments is not None
 
     def release(self, row: int) -> None:
         self._adjustments.pop(row, None)

@@ -1,0 +1,161 @@
+"""Makes the runner of one GPU in this order: tables, a probe that measures, pages, graphs."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import structlog
+import torch
+
+from octavo_engine.batch import KVGroup
+from octavo_engine.config import EngineConfig
+from octavo_engine.cuda.buffers import StepBuffers
+from octavo_engine.cuda.decode import Shapes
+from octavo_engine.cuda.memory import capture_all, measure_budget
+from octavo_engine.cuda.row_table import DeviceRowTable
+from octavo_engine.cuda.runner import CudaRunner
+from octavo_engine.errors import ConfigError
+from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
+from octavo_engine.messages import EngineInfo
+from octavo_engine.model_config import ModelConfig
+from octavo_engine.models.protocol import Model
+from octavo_engine.rope_tables import RopeTables
+from octavo_engine.scheduler_limits import GPU_BATCHED_TOKENS
+from octavo_engine.sizing import MAX_NUM_SEQS, Sizes, choose_sizes
+
+log = structlog.get_logger(__name__)
+
+NUM_PROBE_BLOCKS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model with its weights in place."""
+
+    model: Model
+    config: ModelConfig
+    groups: tuple[KVGroup, ...]
+    shape: PageShape
+    context_len: int
+
+
+def build_cuda_runner(
+    config: EngineConfig, loaded: LoadedModel, device: torch.device, *, uses_graphs: bool = True
+) -> CudaRunner:
+    """Raises ConfigError when the memory does not hold what the settings ask for."""
+    started_s = perf_counter()
+    weights_bytes = torch.cuda.memory_allocated(device)
+    parts = RunnerParts(config, loaded, device)
+    budget = measure_budget(
+        parts.runner(_probe_sizes(parts)),
+        weights_bytes=weights_bytes,
+        max_step_tokens=_max_step_tokens(config, parts.max_num_seqs),
+        utilization=config.cache.gpu_memory_utilization,
+        device=device,
+    )
+    measured_s = perf_counter()
+    budget.log()
+    sizes = choose_sizes(
+        config,
+        model_context_len=loaded.context_len,
+        block_bytes=block_bytes(loaded.groups, loaded.shape),
+        num_groups=len(loaded.groups),
+        pages_bytes=budget.pages_bytes,
+        device=device,
+    )
+    runner = parts.runner(sizes)
+    if uses_graphs:
+        capture_all(runner, device)
+        torch.cuda.synchronize(device)
+    log.info(
+        "gpu_runner_ready",
+        num_blocks=sizes.num_blocks,
+        max_model_len=sizes.max_model_len,
+        has_static_decode=parts.has_static_decode,
+        measured_s=f"{measured_s - started_s:.2f}",
+        captured_s=f"{perf_counter() - measured_s:.2f}",
+    )
+    return runner
+
+
+class RunnerParts:
+    """What the probe and the real runner share: everything but the pages."""
+
+    def __init__(self, config: EngineConfig, loaded: LoadedModel, device: torch.device) -> None:
+        self._loaded = loaded
+        self._device = device
+        self.max_num_seqs = config.scheduler.max_num_seqs or MAX_NUM_SEQS["cuda"]
+        self.max_model_len = config.model.max_model_len or loaded.context_len
+        self._block_size = config.cache.block_size
+        self._table = DeviceRowTable(
+            max_num_rows=self.max_num_seqs,
+            max_model_len=self.max_model_len,
+            num_groups=len(loaded.groups),
+            block_size=self._block_size,
+            device=device,
+        )
+        self._buffers = StepBuffers(
+            self._table,
+            max_num_rows=self.max_num_seqs,
+            hidden_size=loaded.config.hidden_size,
+            dtype=loaded.shape.dtype,
+            device=device,
+        )
+        self._ropes = RopeTables(
+            loaded.model.ropes, max_model_len=self.max_model_len, device=device
+        )
+        # Routing to experts and rotations that follow a sequence's length read numbers back.
+        self.has_static_decode = loaded.config.moe is None and not self._ropes.needs_seq_lens
+
+    def runner(self, sizes: Sizes) -> CudaRunner:
+        loaded = self._loaded
+        shapes = Shapes(
+            groups=loaded.groups,
+            num_q_heads=loaded.config.num_heads,
+            num_kv_heads=loaded.config.num_kv_heads,
+            block_size=self._block_size,
+            max_model_len=sizes.max_model_len,
+        )
+        return CudaRunner(
+            loaded.model,
+            info=EngineInfo(
+                vocab_size=loaded.config.vocab_size,
+                max_model_len=sizes.max_model_len,
+                block_size=self._block_size,
+                num_blocks=sizes.num_blocks,
+                max_num_seqs=sizes.max_num_seqs,
+                dtype=str(loaded.shape.dtype).removeprefix("torch."),
+                device=str(self._device),
+            ),
+            shapes=shapes,
+            cache=KVCache(
+                loaded.groups,
+                loaded.shape,
+                num_blocks=sizes.num_blocks,
+                num_host_blocks=sizes.num_host_blocks,
+                device=self._device,
+            ),
+            num_host_blocks=sizes.num_host_blocks,
+            table=self._table,
+            buffers=self._buffers,
+            ropes=self._ropes,
+            has_static_decode=self.has_static_decode,
+            device=self._device,
+        )
+
+
+def _probe_sizes(parts: RunnerParts) -> Sizes:
+    return Sizes(
+        max_model_len=parts.max_model_len,
+        max_num_seqs=parts.max_num_seqs,
+        num_blocks=NUM_PROBE_BLOCKS,
+        num_host_blocks=0,
+    )
+
+
+def _max_step_tokens(config: EngineConfig, max_num_seqs: int) -> int:
+    asked = config.scheduler.max_num_batched_tokens
+    if asked is not None and asked <= max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({asked}) must exceed max_num_seqs ({max_num_seqs})"
+        )
+    return asked or max(GPU_BATCHED_TOKENS, max_num_seqs + 1)

@@ -1,0 +1,130 @@
+"""The two captured halves of a decode step over fixed buffers: the forward pass, then sampling.
+
+    DecodeForward   one token a row: inputs from the request table, the model, hidden states
+    SampleTail      head, choice of a token a row, tokens into the table and to the host
+
+The second half also ends steps whose first half ran eagerly. Knows no batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+import octavo_kernels
+from octavo_engine.batch import KVGroup
+from octavo_engine.cuda.buffers import StepBuffers
+from octavo_engine.cuda.id_ring import IdRing
+from octavo_engine.cuda.row_table import DeviceRowTable
+from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
+from octavo_engine.models.protocol import Model
+from octavo_engine.rope_tables import RopeTables
+from octavo_kernels import AttentionMetadata, prepare_attention
+from octavo_kernels.row_ops import commit_sampled, decode_inputs, sampling_inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """The model's facts that a decode step needs."""
+
+    groups: tuple[KVGroup, ...]
+    num_q_heads: int
+    num_kv_heads: int
+    block_size: int
+    max_model_len: int
+
+
+class DecodeForward:
+    def __init__(
+        self,
+        model: Model,
+        caches: list[LayerCache],
+        table: DeviceRowTable,
+        buffers: StepBuffers,
+        ropes: RopeTables,
+        shapes: Shapes,
+    ) -> None:
+        self._model = model
+        self._caches = caches
+        self._table = table
+        self._buffers = buffers
+        self._ropes = ropes
+        self._shapes = shapes
+
+    def run(self, num_rows: int) -> None:
+        """Computes the staged rows and leaves their hidden states in the buffers."""
+        buffers = self._buffers
+        groups = tuple(self._group(idx, num_rows) for idx in range(len(self._shapes.groups)))
+        inputs = buffers.decode_inputs(0, num_rows)
+        context = StepContext(groups=groups, ropes=self._ropes.step(inputs.positions, None))
+        hidden = self._model.hidden_states(inputs.token_ids, context, self._caches)
+        buffers.hidden[:num_rows].copy_(hidden)
+
+    def _group(self, group_idx: int, num_rows: int) -> GroupStep:
+        buffers, shapes = self._buffers, self._shapes
+        inputs = buffers.decode_inputs(group_idx, num_rows)
+        decode_inputs(
+            buffers.rows[:num_rows],
+            buffers.positions[:num_rows],
+            self._table.token_ids,
+            self._table.block_tables[group_idx],
+            inputs,
+            block_size=shapes.block_size,
+        )
+        metadata = AttentionMetadata(
+            query_start=buffers.query_start[: num_rows + 1],
+            seq_lens=inputs.seq_lens,
+            block_table=inputs.block_table,
+            positions=inputs.positions,
+            num_rows=num_rows,
+            num_decode_rows=num_rows,
+            max_query_len=1,
+            max_seq_len=shapes.max_model_len,
+            block_size=shapes.block_size,
+            # A captured step cannot read lengths back; the CPU reference reads nothing but these.
+            seq_lens_host=inputs.seq_lens.tolist() if inputs.seq_lens.is_cpu else [],
+            query_lens_host=[1] * num_rows if inputs.seq_lens.is_cpu else [],
+        )
+        attention = prepare_attention(
+            metadata,
+            num_q_heads=shapes.num_q_heads,
+            num_kv_heads=shapes.num_kv_heads,
+            window=shapes.groups[group_idx].window,
+        )
+        return GroupStep(attention=attention, slots=inputs.slots)
+
+
+class SampleTail:
+    def __init__(
+        self, model: Model, table: DeviceRowTable, buffers: StepBuffers, ring: IdRing
+    ) -> None:
+        self._model = model
+        self._table = table
+        self._buffers = buffers
+        self._ring = ring
+
+    def run_greedy(self, num_rows: int) -> None:
+        self._sample(num_rows, all_greedy=True)
+
+    def run_drawing(self, num_rows: int) -> None:
+        """Rows of any temperature and filter; greedy ones stay exact."""
+        params = self._buffers.sampling(num_rows, all_greedy=False)
+        rows, positions = self._buffers.rows[:num_rows], self._buffers.positions[:num_rows]
+        sampling_inputs(rows, positions, self._table.sampling, params)
+        self._sample(num_rows, all_greedy=False)
+
+    def _sample(self, num_rows: int, *, all_greedy: bool) -> None:
+        params = self._buffers.sampling(num_rows, all_greedy=all_greedy)
+        logits = self._model.narrow_logits(self._buffers.hidden[:num_rows])
+        self.commit(octavo_kernels.sample(logits, params), num_rows)
+
+    def commit(self, ids: torch.Tensor, num_rows: int) -> None:
+        """ids[num_rows], sampled for the staged rows, into the table and the staged host slot."""
+        buffers = self._buffers
+        commit_sampled(
+            ids,
+            buffers.rows[:num_rows],
+            buffers.positions[:num_rows],
+            self._table.token_ids,
+            self._ring.ids,
+            buffers.host_slot,
+        )

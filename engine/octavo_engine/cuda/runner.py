@@ -1,0 +1,232 @@
+"""Runs batches on one GPU: decode steps as captured graphs, all others eagerly.
+
+Everything of a step is enqueued by `launch` in the caller's thread and nothing waits for the
+device; ids reach the host through pinned memory. Knows no scheduler and no text. Without a capture
+all of it also runs on a CPU, which is how its logic is tested.
+"""
+
+import torch
+
+from octavo_engine.batch import AdmittedRow, Batch, KVGroup, PromptLogprobs, RowWork
+from octavo_engine.cuda.buffers import StepBuffers
+from octavo_engine.cuda.decode import DecodeForward, SampleTail, Shapes
+from octavo_engine.cuda.graphs import CapturedFunction, graph_sizes
+from octavo_engine.cuda.id_ring import IdRing
+from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
+from octavo_engine.cuda.row_table import DeviceRowTable
+from octavo_engine.cuda.transfer import Mark, download
+from octavo_engine.inputs import InputsBuilder, rotated_lens
+from octavo_engine.kv_cache import KVCache
+from octavo_engine.layers.context import StepContext
+from octavo_engine.logprobs import TopLogprobs
+from octavo_engine.messages import EngineInfo
+from octavo_engine.models.protocol import Model
+from octavo_engine.prompt_logprobs import prompt_logprobs
+from octavo_engine.rope_tables import RopeTables
+from octavo_engine.sampler import Sampler, SampleWork
+from octavo_engine.sampler.sampler import is_greedy
+
+
+class CudaRunner:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        info: EngineInfo,
+        shapes: Shapes,
+        cache: KVCache,
+        num_host_blocks: int,
+        table: DeviceRowTable,
+        buffers: StepBuffers,
+        ropes: RopeTables,
+        has_static_decode: bool,
+        device: torch.device,
+    ) -> None:
+        """has_static_decode: the model's decode step reads nothing back from the device and is
+        the same kernels whatever the rows hold."""
+        self._model = model
+        self._info = info
+        self._shapes = shapes
+        self._cache = cache
+        self._num_host_blocks = num_host_blocks
+        self._table = table
+        self._buffers = buffers
+        self._ropes = ropes
+        self._device = device
+        self._inputs = InputsBuilder(
+            shapes.groups,
+            num_q_heads=shapes.num_q_heads,
+            num_kv_heads=shapes.num_kv_heads,
+            block_size=shapes.block_size,
+            device=device,
+        )
+        self._sampler = Sampler(info.vocab_size, device)
+        self._ring = IdRing(info.max_num_seqs, device)
+        self._tail = SampleTail(model, table, buffers, self._ring)
+        sizes = graph_sizes(info.max_num_seqs)
+        self._has_static_decode = has_static_decode
+        forward = DecodeForward(model, cache.layers, table, buffers, ropes, shapes)
+        self._decode = CapturedFunction(forward.run, sizes)
+        self._sample_greedy = CapturedFunction(self._tail.run_greedy, sizes)
+        self._sample_drawing = CapturedFunction(self._tail.run_drawing, sizes)
+        self._drawing_rows: set[int] = set()
+        self._special_rows: set[int] = set()
+        """Rows whose logits are changed, or looked at, beyond what the captured tail does."""
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return self._shapes.groups
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self._num_host_blocks
+
+    def captured_functions(self) -> list[CapturedFunction]:
+        """In the order of their need for memory."""
+        decode = [self._decode] if self._has_static_decode else []
+        return [*decode, self._sample_greedy, self._sample_drawing]
+
+    def stage_padding(self) -> None:
+        """Afterwards a captured function touches no row."""
+        self._buffers.stage(0, [], [])
+
+    def close(self) -> None:
+        """Waits for the steps that were launched."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch) -> LaunchedCudaStep:
+        started = Mark(self._device)
+        failed_rows = self._apply(batch)
+        slot = self._ring.take()
+        sampling, found = self._forward(batch.work, slot)
+        logprobs = self._sample(sampling) if sampling else None
+        ended = Mark(self._device)
+        tokens = None
+        if sampling:
+            tokens = StepTokens(
+                rows=[item.row for item in sampling],
+                ids=self._ring.fill(slot, len(sampling), ended),
+                logprobs=logprobs,
+                num_alternatives=[] if logprobs is None else self._num_alternatives(sampling),
+            )
+        return LaunchedCudaStep(
+            step_id=batch.step_id,
+            started=started,
+            ended=ended,
+            failed_rows=failed_rows,
+            prompt_logprobs=found,
+            tokens=tokens,
+        )
+
+    def _apply(self, batch: Batch) -> dict[int, str]:
+        """Brings table and pages up to date; returns the rows whose own parameters failed."""
+        for row in batch.released_rows:
+            self._release(row)
+        self._cache.swap_out(batch.swap_out)
+        self._cache.swap_in(batch.swap_in)
+        self._cache.copy(batch.copies)
+        failed: dict[int, str] = {}
+        for admitted in batch.admitted:
+            reason = self._admit(admitted)
+            if reason is not None:
+                failed[admitted.row] = reason
+        for appended in batch.appended:
+            self._table.append(appended)
+        self._table.flush()
+        return failed
+
+    def _release(self, row: int) -> None:
+        self._table.release(row)
+        self._sampler.release(row)
+        self._drawing_rows.discard(row)
+        self._special_rows.discard(row)
+
+    def _admit(self, admitted: AdmittedRow) -> str | None:
+        row, params = admitted.row, admitted.params
+        self._release(row)
+        self._table.admit(admitted)
+        if not is_greedy(params):
+            self._drawing_rows.add(row)
+        try:
+            is_adjusted = self._sampler.admit(row, params)
+        except ValueError as error:
+            return str(error)
+        if is_adjusted or params.logprobs is not None:
+            self._special_rows.add(row)
+        return None
+
+    def _forward(
+        self, work: list[RowWork], slot: int
+    ) -> tuple[list[RowWork], list[PromptLogprobs]]:
+        """Leaves the hidden states of the rows that sample in the buffers, in the order returned,
+        with these rows staged."""
+        if not work:
+            return [], []
+        if self._has_static_decode and all(map(_is_plain_decode, work)):
+            self._stage(slot, work)
+            self._decode.run(len(work))
+            return work, []
+        return self._forward_eagerly(work, slot)
+
+    def _forward_eagerly(
+        self, work: list[RowWork], slot: int
+    ) -> tuple[list[RowWork], list[PromptLogprobs]]:
+        inputs = self._inputs.build(work, self._table)
+        lens = rotated_lens(inputs, self._table) if self._ropes.needs_seq_lens else None
+        context = StepContext(groups=inputs.groups, ropes=self._ropes.step(inputs.positions, lens))
+        hidden = self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
+        found = prompt_logprobs(self._model, self._table, inputs, hidden)
+        sampling = [inputs.work[idx] for idx in inputs.sampling]
+        if sampling:
+            self._stage(slot, sampling)
+            torch.index_select(
+                hidden, 0, inputs.sampling_tokens, out=self._buffers.hidden[: len(sampling)]
+            )
+        return sampling, found
+
+    def _stage(self, slot: int, sampling: list[RowWork]) -> None:
+        rows = [item.row for item in sampling]
+        last_positions = [item.start + item.num_tokens - 1 for item in sampling]
+        self._buffers.stage(slot, rows, last_positions)
+
+    def _sample(self, sampling: list[RowWork]) -> TopLogprobs | None:
+        """Chooses the staged rows' tokens and stores them; logprobs when some row wants them."""
+        num_rows = len(sampling)
+        if self._holds_any(self._special_rows, sampling):
+            return self._sample_eagerly(sampling)
+        if self._holds_any(self._drawing_rows, sampling):
+            self._sample_drawing.run(num_rows)
+        else:
+            self._sample_greedy.run(num_rows)
+        return None
+
+    def _sample_eagerly(self, sampling: list[RowWork]) -> TopLogprobs | None:
+        logits = self._model.logits(self._buffers.hidden[: len(sampling)])
+        work = [
+            SampleWork(
+                row=item.row,
+                info=self._table.info(item.row),
+                position=item.start + item.num_tokens,
+            )
+            for item in sampling
+        ]
+        sampled = self._sampler.sample(logits, work, self._table)
+        self._tail.commit(sampled.token_ids, len(sampling))
+        return None if sampled.logprobs is None else sampled.logprobs.map(download)
+
+    def _num_alternatives(self, sampling: list[RowWork]) -> list[int | None]:
+        return [self._table.info(item.row).params.logprobs for item in sampling]
+
+    @staticmethod
+    def _holds_any(rows: set[int], sampling: list[RowWork]) -> bool:
+        return bool(rows) and any(item.row in rows for item in sampling)
+
+
+def _is_plain_decode(item: RowWork) -> bool:
+    return item.phase == "decode" and item.num_tokens == 1 and item.samples
