@@ -13,6 +13,8 @@ from octavo_engine.loading.model_files import load_decoder, open_model
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, kv_groups
 from octavo_engine.model_runner import ModelRunner
+from octavo_engine.quantization.choose import choose_scheme
+from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.rope import extended_context_len
 from octavo_engine.sizing import (
     Sizes,
@@ -33,6 +35,7 @@ def build_runner(config: EngineConfig) -> ModelRunner:
     _refuse_unsupported(config)
     device = choose_device(config.model.device)
     files = open_model(config.model.path)
+    scheme = choose_scheme(config.model.quantization, files.scheme, is_gguf=files.is_gguf)
     if not files.is_in_table:
         raise CheckpointError(f"{files.name}: model_type {files.hf_config.model_type!r} is unknown")
     model_config = files.model_config()
@@ -40,8 +43,9 @@ def build_runner(config: EngineConfig) -> ModelRunner:
     checkpoint_dtype = "bfloat16" if files.is_gguf else model_config.checkpoint_dtype
     dtype = choose_dtype(config.model.dtype, checkpoint_dtype, device)
     context_len = model_context_len(model_config)
+    _log_quantization(scheme, dtype, device)
     groups = _kv_groups(model_config, config.model.max_model_len or context_len)
-    model = load_decoder(files, model_config, groups, Build(device, dtype))
+    model = load_decoder(files, model_config, groups, Build(device, dtype), scheme)
     shape = PageShape(
         num_kv_heads=model_config.num_kv_heads,
         block_size=config.cache.block_size,
@@ -108,9 +112,16 @@ def _refuse_unsupported(config: EngineConfig) -> None:
         raise ConfigError(
             f"tensor_parallel_size {config.parallel.tensor_parallel_size} is not supported, only 1"
         )
-    if config.model.quantization not in ("auto", "none"):
-        raise ConfigError(
-            f"quantization {config.model.quantization!r} is not supported, only auto and none"
+
+
+def _log_quantization(scheme: Scheme | None, dtype: torch.dtype, device: torch.device) -> None:
+    if scheme is None:
+        return
+    log.info("quantized", scheme=scheme.describe(), device=str(device))
+    if device.type != "cpu":
+        log.warning(
+            "weights_dequantized_at_load",
+            text=f"no GPU kernel for {scheme.method} yet: weights take the memory of {dtype}",
         )
 
 

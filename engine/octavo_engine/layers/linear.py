@@ -1,8 +1,9 @@
 """The one linear-layer interface: how weights are stored, sharded and multiplied.
 
 Layers ask `make_linear` for every matrix they multiply with and use nothing but `LinearLayer`. A
-quantised format is one more class here with slots and a product of its own; a rank's share is a
-narrower part with a slot that takes its rows. Knows no model.
+quantised matrix fills the same slots, dequantised whole by `quantization`, and has its inputs
+rounded where the checkpoint asks; a format with a product of its own is one more class here. A
+rank's share is a narrower part with a slot that takes its rows. Knows no model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ import torch
 from torch.nn import functional
 
 from octavo_engine.loading.slots import Slot, copy_into
+from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
+from octavo_engine.quantization.rounding import InputRounding
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,17 @@ class Build:
 
     device: torch.device
     dtype: torch.dtype
+    quantization: QuantizedCheckpoint | None = None
+    """None: the checkpoint's matrices are in the model's dtype."""
 
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, device=self.device, dtype=self.dtype)
+
+    def input_rounding(self, modules: Sequence[str]) -> InputRounding | None:
+        """For the modules packed into one product; None: their inputs stay as they are."""
+        if self.quantization is None:
+            return None
+        return self.quantization.input_rounding(modules, self.device)
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,13 @@ def make_linear(
     return DenseLinear(parts, in_features, has_bias=has_bias, build=build)
 
 
+def matrix_slot(module: str, target: torch.Tensor) -> Slot:
+    """For a product's weight; target: [num_rows, in_features]."""
+    return Slot(f"{module}.weight", tuple(target.shape), copy_into(target), is_matrix=True)
+
+
 class DenseLinear:
-    """Unquantised weights in the model's dtype, parts one below the other."""
+    """Weights in the model's dtype, parts one below the other."""
 
     def __init__(
         self, parts: Sequence[Part], in_features: int, *, has_bias: bool, build: Build
@@ -63,14 +79,17 @@ class DenseLinear:
         num_rows = sum(part.num_rows for part in parts)
         self.weight = build.empty(num_rows, in_features)
         self.bias = build.empty(num_rows) if has_bias else None
+        self._round = build.input_rounding([part.name for part in parts])
         self._packed: torch.Tensor | None = None
 
     def slots(self) -> Iterator[Slot]:
+        if self._round is not None:
+            yield from self._round.slots()
         first = 0
         for part in self._parts:
             last = first + part.num_rows
             weight = self.weight[first:last]
-            yield Slot(f"{part.name}.weight", tuple(weight.shape), copy_into(weight))
+            yield matrix_slot(part.name, weight)
             if self.bias is not None:
                 bias = self.bias[first:last]
                 yield Slot(f"{part.name}.bias", tuple(bias.shape), copy_into(bias))
@@ -82,6 +101,8 @@ class DenseLinear:
             self.weight = self.weight.new_empty(0)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._round is not None:
+            x = self._round(x)
         if self._packed is not None:
             return multiply_packed(x, self._packed, self.bias)
         return functional.linear(x, self.weight, self.bias)

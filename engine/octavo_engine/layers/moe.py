@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn import functional
 
-from octavo_engine.layers.linear import Build
+from octavo_engine.layers.linear import Build, matrix_slot
 from octavo_engine.layers.mlp import GATED
 from octavo_engine.loading.slots import Slot, copy_into, copy_transposed_into
 from octavo_engine.model_config import ModelConfig, MoeConfig
@@ -39,24 +39,40 @@ class MoeBlock:
         self.down = build.empty(num, hidden, inner)
         self.gate_up_bias = build.empty(num, 2 * inner) if has_bias else None
         self.down_bias = build.empty(num, hidden) if has_bias else None
+        self._roundings = [
+            (build.input_rounding(modules[:2]), build.input_rounding(modules[2:]))
+            for modules in self._expert_modules()
+        ]
+        """For each expert, of the inputs of gate_up and of down; none where all are one tensor."""
 
     def slots(self) -> Iterator[Slot]:
         yield _whole(f"{self._router_name}.weight", self.router)
         if self.router_bias is not None:
             yield _whole(f"{self._router_name}.bias", self.router_bias)
         yield from (
-            self._interleaved_slots()
-            if self._moe.layout == "interleaved"
-            else self._expert_slots(*EXPERT_NAMES[self._moe.layout])
+            self._interleaved_slots() if self._moe.layout == "interleaved" else self._expert_slots()
         )
 
-    def _expert_slots(self, gate: str, up: str, down: str) -> Iterator[Slot]:
+    def _expert_modules(self) -> list[tuple[str, ...]]:
+        """Names of each expert's gate, up and down; none where all experts are one tensor."""
+        if self._moe.layout == "interleaved":
+            return []
+        return [
+            tuple(
+                f"{self._experts_name}.{expert}.{name}" for name in EXPERT_NAMES[self._moe.layout]
+            )
+            for expert in range(self._moe.num_experts)
+        ]
+
+    def _expert_slots(self) -> Iterator[Slot]:
         inner = self._moe.intermediate_size
-        for expert in range(self._moe.num_experts):
-            name = f"{self._experts_name}.{expert}"
-            yield _whole(f"{name}.{gate}.weight", self.gate_up[expert, :inner])
-            yield _whole(f"{name}.{up}.weight", self.gate_up[expert, inner:])
-            yield _whole(f"{name}.{down}.weight", self.down[expert])
+        for expert, (gate, up, down) in enumerate(self._expert_modules()):
+            yield matrix_slot(gate, self.gate_up[expert, :inner])
+            yield matrix_slot(up, self.gate_up[expert, inner:])
+            yield matrix_slot(down, self.down[expert])
+            for rounding in self._roundings[expert]:
+                if rounding is not None:
+                    yield from rounding.slots()
 
     def _interleaved_slots(self) -> Iterator[Slot]:
         """gate_up keeps the checkpoint's order of rows (gate, up, gate, ...); see `_activate`."""
@@ -106,7 +122,10 @@ class MoeBlock:
     def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
         down_bias = None if self.down_bias is None else self.down_bias[expert]
+        round_x, round_inner = self._roundings[expert] if self._roundings else (None, None)
+        x = x if round_x is None else round_x(x)
         inner = self._activate(functional.linear(x, self.gate_up[expert], gate_up_bias))
+        inner = inner if round_inner is None else round_inner(inner)
         return functional.linear(inner, self.down[expert], down_bias)
 
     def _activate(self, gate_up: torch.Tensor) -> torch.Tensor:

@@ -64,6 +64,7 @@ READ_KEYS = frozenset(
         "use_sliding_window",
         "vocab_size",
         "quantization_config",
+        "compression_config",
         "experts_per_token",
         "initial_context_length",
     ]
@@ -140,14 +141,21 @@ MATHEMATICAL_WORDS = [
 def read_config(folder: Path) -> dict[str, Any]:
     """The raw config.json. Raises CheckpointError naming the file."""
     path = folder / "config.json"
+    raw = _read_json(path)
+    if not isinstance(raw.get("model_type"), str):
+        raise CheckpointError(f"{path} names no model_type")
+    return raw
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
-        raise CheckpointError(f"{path} names no model_type")
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} holds no JSON object")
     return raw
 
 
@@ -183,8 +191,19 @@ def check_known_entries(raw: Mapping[str, Any], name: str) -> None:
         log.warning("config_entry_ignored", file=name, entry=key, value=value)
 
 
-def refuse_quantization(raw: Mapping[str, Any], name: str) -> None:
-    quantization = raw.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown")
-        raise CheckpointError(f"{name}: quantization {method!r} is not supported")
+QUANTIZATION_FILES: Mapping[str, str] = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""What older tools wrote beside config.json, to the method that the file does not name."""
+
+
+def read_quantization(folder: Path, raw: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """The quantization_config and the file it is from; None for an unquantised checkpoint."""
+    for key in ("quantization_config", "compression_config"):
+        if raw.get(key):
+            return dict(raw[key]), str(folder / "config.json")
+    for file_name, method in QUANTIZATION_FILES.items():
+        if (folder / file_name).exists():
+            return {"quant_method": method, **_read_json(folder / file_name)}, file_name
+    return None

@@ -17,20 +17,25 @@ NAMES_SHOWN = 5
 def check_fit(
     slots: Iterable[Slot], infos: dict[str, TensorInfo], ignored: frozenset[str] = frozenset()
 ) -> None:
-    """Raises CheckpointError naming file and tensor: missing, of another shape, or left over.
+    """Raises CheckpointError naming file and tensor: missing, misshapen, mistyped or left over.
 
     `ignored` may be there or not (a tied head that was saved all the same).
     """
-    wanted = {slot.name: slot.shape for slot in slots}
+    wanted = {slot.name: slot for slot in slots}
     missing = [name for name in wanted if name not in infos]
     if missing:
         raise CheckpointError(f"the checkpoint lacks {_sample(missing)}")
-    for name, shape in wanted.items():
+    for name, slot in wanted.items():
         info = infos[name]
-        if info.shape != shape:
+        if info.shape != slot.shape:
             raise CheckpointError(
                 f"{info.file}: tensor {name!r} has shape {list(info.shape)}, "
-                f"the config asks for {list(shape)}"
+                f"the config asks for {list(slot.shape)}"
+            )
+        if info.dtype not in slot.dtypes:
+            raise CheckpointError(
+                f"{info.file}: tensor {name!r} is {info.dtype}, "
+                f"the config asks for {' or '.join(slot.dtypes)}"
             )
     left = [
         name

@@ -3,8 +3,8 @@
 The one place that brings together config, families, sources and slots.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,18 @@ from octavo_engine.loading.config_file import (
     check_known_entries,
     parse_config,
     read_config,
-    refuse_quantization,
+    read_quantization,
 )
 from octavo_engine.loading.loader import check_fit, fill
+from octavo_engine.loading.slots import Slot
 from octavo_engine.loading.source import GGUFSource, SafetensorsSource, WeightSource
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import FAMILIES, build_model_config
+from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
+from octavo_engine.quantization.read_config import read_scheme
+from octavo_engine.quantization.scheme import Scheme
+from octavo_engine.quantization.settle import settle_zero_points
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +43,8 @@ class ModelFiles:
     hf_config: Any
     source: WeightSource
     is_gguf: bool
+    scheme: Scheme | None
+    """How the files say that they are quantised; None: they are not, or in GGUF's own way."""
 
     @property
     def is_in_table(self) -> bool:
@@ -59,31 +66,58 @@ def open_model(path: str) -> ModelFiles:
         raw: Mapping[str, Any] = checkpoint.config
         name = location.name
         source: WeightSource = GGUFSource(checkpoint, location)
+        scheme = None
     elif location.is_dir():
         raw = read_config(location)
         name = str(location / "config.json")
-        source = SafetensorsSource(location)
+        source = folder_source = SafetensorsSource(location)
+        scheme = _read_scheme(location, raw, folder_source)
     else:
         raise CheckpointError(f"{path} is neither a folder nor a .gguf file")
-    refuse_quantization(raw, name)
     return ModelFiles(
         name=name,
         raw_config=raw,
         hf_config=parse_config(raw, name),
         source=source,
         is_gguf=location.suffix == ".gguf",
+        scheme=scheme,
     )
 
 
+def _read_scheme(folder: Path, raw: Mapping[str, Any], source: SafetensorsSource) -> Scheme | None:
+    found = read_quantization(folder, raw)
+    if found is None:
+        return None
+    quantization, file_name = found
+    return settle_zero_points(read_scheme(quantization, file_name), source.infos(), source.read)
+
+
 def load_decoder(
-    files: ModelFiles, config: ModelConfig, groups: tuple[KVGroup, ...], build: Build
+    files: ModelFiles,
+    config: ModelConfig,
+    groups: tuple[KVGroup, ...],
+    build: Build,
+    scheme: Scheme | None = None,
 ) -> Decoder:
-    """Checks the whole checkpoint against the model before memory is taken for a single weight."""
+    """Checks the whole checkpoint against the model before memory is taken for a single weight.
+
+    scheme: how its matrices are quantised, or are to be while they are loaded.
+    """
     import torch
 
-    outline = Decoder(config, groups, Build(torch.device("meta"), build.dtype))
-    check_fit(outline.slots(), files.source.infos(), outline.optional_names())
+    infos = files.source.infos()
+    quantized = None if scheme is None else QuantizedCheckpoint(scheme, infos, build.device)
+    build = replace(build, quantization=quantized)
+    outline = Decoder(config, groups, replace(build, device=torch.device("meta")))
+    ignored = outline.optional_names()
+    if quantized is not None:
+        ignored |= quantized.ignored_names()
+    check_fit(_slots(outline, quantized), infos, ignored)
     decoder = Decoder(config, groups, build)
-    fill(decoder.slots(), files.source)
+    fill(_slots(decoder, quantized), files.source)
     decoder.finish()
     return decoder
+
+
+def _slots(decoder: Decoder, quantized: QuantizedCheckpoint | None) -> Iterable[Slot]:
+    return decoder.slots() if quantized is None else quantized.slots(decoder.slots())

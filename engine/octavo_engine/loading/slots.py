@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+FLOAT_DTYPES = ("F16", "BF16", "F32", "F64")
+"""By safetensors' names."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -19,6 +22,10 @@ class Slot:
     """In the checkpoint."""
     write: Callable[[torch.Tensor], None]
     """Copies the tensor into the layer's memory, converting dtype, device and layout."""
+    dtypes: tuple[str, ...] = FLOAT_DTYPES
+    """In the checkpoint, any of these: a number of another kind means something else."""
+    is_matrix: bool = False
+    """Whether this is a product's weight [out, in], which a checkpoint may hold quantised."""
 
 
 def copy_into(target: torch.Tensor) -> Callable[[torch.Tensor], None]:

@@ -4,7 +4,7 @@ A source tells names and shapes before any weight is read. Knows no model.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ class TensorInfo:
     shape: tuple[int, ...]
     file: str
     """For messages."""
+    dtype: str
+    """As safetensors names it; F32 for what a GGUF file holds, which is dequantised."""
 
 
 class WeightSource(Protocol):
@@ -52,8 +54,9 @@ class SafetensorsSource:
                         raise CheckpointError(
                             f"tensor {name!r} is in {found[name].file} and again in {path.name}"
                         )
-                    shape = tuple(file.get_slice(name).get_shape())
-                    found[name] = TensorInfo(shape, path.name)
+                    header = file.get_slice(name)
+                    shape = tuple(header.get_shape())
+                    found[name] = TensorInfo(shape, path.name, header.get_dtype())
         for name, file_name in self._index.items():
             if name not in found or found[name].file != file_name:
                 raise CheckpointError(
@@ -67,6 +70,16 @@ class SafetensorsSource:
                 for name in sorted(set(file.keys())):
                     yield name, file.get_tensor(name)
 
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Some tensors ahead of the others."""
+        wanted = set(names)
+        found: dict[str, torch.Tensor] = {}
+        for path in self._files:
+            with _OpenFile(path) as file:
+                for name in sorted(wanted.intersection(file.keys())):
+                    found[name] = file.get_tensor(name)
+        return found
+
 
 class GGUFSource:
     """The tensors of one GGUF file under their Hugging Face names, dequantised one by one."""
@@ -77,7 +90,7 @@ class GGUFSource:
 
     def infos(self) -> dict[str, TensorInfo]:
         shapes: dict[str, tuple[int, ...]] = self._checkpoint.shapes()
-        return {name: TensorInfo(shape, self._path.name) for name, shape in shapes.items()}
+        return {name: TensorInfo(shape, self._path.name, "F32") for name, shape in shapes.items()}
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self._checkpoint.tensors()

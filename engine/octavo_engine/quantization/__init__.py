@@ -1,0 +1,11 @@
+"""Quantised checkpoints: what their config says, how they store weights, what they do to inputs.
+
+  read_config     quantization_config -> Scheme, refusing what we do not know by name
+  scheme          Scheme: which module is stored by which WeightFormat and rounds its inputs how
+  gptq, awq, packed, scaled, at_load    the weight formats
+  inputs          rounding of activations
+  zero_points     tells GPTQ's two conventions of zero points from the data
+  checkpoint      a Scheme applied to one checkpoint's tensors: the loader's and the layers' side
+
+Here weights are dequantised at load: the reference of every format, and its CPU path.
+"""

@@ -1,0 +1,140 @@
+"""A scheme applied to one checkpoint: what fills a matrix, how a product's inputs are rounded.
+
+Stands between layers and loader. Layers ask for the rounding of their inputs; the loader hands over
+the layers' slots and gets those for the tensors that the file really holds. Knows no layer.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import structlog
+import torch
+
+from octavo_engine.errors import CheckpointError
+from octavo_engine.loading.slots import Slot
+from octavo_engine.quantization.assembly import Assembly, must_be_zero
+from octavo_engine.quantization.format import TensorInfos
+from octavo_engine.quantization.rounding import DynamicRounding, InputRounding, StaticRounding
+from octavo_engine.quantization.scheme import LinearScheme, Scheme
+
+log = structlog.get_logger(__name__)
+
+UNUSED_SUFFIXES = ("bias", "weight_zero_point", "input_zero_point")
+"""Written by some tools where there is nothing to say; accepted as long as they are zero."""
+KV_SCALE_SUFFIXES = (
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".kv_scale",
+    ".k_proj.output_scale",
+    ".v_proj.output_scale",
+)
+MATRIX_DIMS = 2
+
+
+class QuantizedCheckpoint:
+    def __init__(self, scheme: Scheme, infos: TensorInfos, device: torch.device) -> None:
+        """device: where matrices are dequantised."""
+        self._scheme = scheme
+        self._infos = infos
+        self._device = device
+
+    def linear(self, module: str) -> LinearScheme | None:
+        """How this module is quantised; None: it is not.
+
+        The tensors decide: lists of modules left out are meant differently by every tool, and what
+        the file holds can be read in one way only. The config decides between schemes.
+        """
+        named = self._scheme.linear(module)
+        if self._scheme.is_at_load:
+            return named
+        for linear in (named, *self._scheme.linears()):
+            if linear is not None and linear.weights.is_used_by(module, self._infos):
+                return linear
+        return None if f"{module}.weight" in self._infos else named
+
+    def input_rounding(self, modules: Sequence[str], device: torch.device) -> InputRounding | None:
+        """For the modules that are packed into one product and so share its inputs.
+
+        Raises CheckpointError where they do not agree.
+        """
+        linears = {module: self.linear(module) for module in modules}
+        formats = {linear.inputs if linear is not None else None for linear in linears.values()}
+        if len(formats) > 1:
+            said = "; ".join(
+                f"{module!r}: {'not quantised' if linear is None else linear.describe()}"
+                for module, linear in linears.items()
+            )
+            raise CheckpointError(f"modules with the same inputs round them differently: {said}")
+        (inputs,) = formats
+        if inputs is None:
+            return None
+        if inputs.is_dynamic:
+            return DynamicRounding(inputs)
+        return StaticRounding(inputs, modules, self._infos, device)
+
+    def slots(self, slots: Iterable[Slot]) -> list[Slot]:
+        """The layers' slots with those of quantised matrices replaced by slots of what is stored.
+
+        Raises CheckpointError when no matrix at all is stored as the config says.
+        """
+        found: list[Slot] = []
+        unused: list[Slot] = []
+        num_quantized = 0
+        for slot in slots:
+            self._refuse_joined_experts(slot)
+            module = slot.name.removesuffix(".weight")
+            linear = self.linear(module) if slot.is_matrix else None
+            if linear is None:
+                found.append(slot)
+                continue
+            num_quantized += 1
+            found += self._stored_slots(slot, module, linear)
+            unused += self._unused_slots(module)
+        if not num_quantized:
+            raise CheckpointError(
+                f"the config says {self._scheme.describe()}, but no matrix of the model is so"
+            )
+        names = {slot.name for slot in found}
+        return found + [slot for slot in unused if slot.name not in names]
+
+    def _refuse_joined_experts(self, slot: Slot) -> None:
+        if self._scheme.is_at_load and len(slot.shape) > MATRIX_DIMS:
+            raise CheckpointError(
+                f"tensor {slot.name!r} holds all experts {list(slot.shape)}: such models cannot be "
+                f"quantised at load to {self._scheme.method}"
+            )
+
+    def _stored_slots(self, slot: Slot, module: str, linear: LinearScheme) -> Iterator[Slot]:
+        num_rows, in_features = slot.shape
+        shape = (num_rows, in_features)
+        stored = linear.weights.tensors(module, shape, self._infos)
+        assembly = Assembly(
+            module,
+            frozenset(stored),
+            device=self._device,
+            finish=self._writer(slot, shape, linear),
+        )
+        for suffix, tensor in stored.items():
+            name = f"{module}.{suffix}"
+            yield Slot(name, tensor.shape, assembly.taker(suffix), dtypes=tensor.dtypes)
+
+    def _writer(
+        self, slot: Slot, shape: tuple[int, int], linear: LinearScheme
+    ) -> Callable[[dict[str, torch.Tensor]], None]:
+        def write(stored: dict[str, torch.Tensor]) -> None:
+            slot.write(linear.weights.dequantize(stored, shape))
+
+        return write
+
+    def _unused_slots(self, module: str) -> Iterator[Slot]:
+        for suffix in UNUSED_SUFFIXES:
+            name = f"{module}.{suffix}"
+            if (info := self._infos.get(name)) is not None:
+                yield Slot(name, info.shape, must_be_zero(name), dtypes=(info.dtype,))
+
+    def ignored_names(self) -> frozenset[str]:
+        """Scales of a quantised KV cache: pages are kept in the model's dtype, which is finer."""
+        names = frozenset(name for name in self._infos if name.endswith(KV_SCALE_SUFFIXES))
+        if names or self._scheme.has_kv_scales:
+            log.warning("kv_cache_scales_unused", num_tensors=len(names))
+        return names

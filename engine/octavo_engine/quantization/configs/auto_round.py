@@ -1,0 +1,56 @@
+"""auto-round's own method name, over the file formats of GPTQ and AWQ."""
+
+from typing import Any
+
+import msgspec
+
+from octavo_engine.errors import CheckpointError
+from octavo_engine.quantization.configs.awq import AwqConfig
+from octavo_engine.quantization.configs.common import EVERYTHING
+from octavo_engine.quantization.configs.gptq import GptqConfig
+from octavo_engine.quantization.scheme import LinearScheme, Matcher, Method, Rule, Scheme
+
+UNQUANTIZED_BITS = 16
+
+
+class AutoRoundConfig(msgspec.Struct, frozen=True, kw_only=True):
+    bits: int
+    group_size: int
+    sym: bool = True
+    data_type: str = "int"
+    act_bits: int | None = None
+    packing_format: str = "auto_round:auto_gptq"
+    extra_config: dict[str, dict[str, Any]] | None = None
+    """Module names, or regular expressions of them, to changed settings."""
+
+    def scheme(self) -> Scheme:
+        exceptions = [self._exception(name, say) for name, say in (self.extra_config or {}).items()]
+        method: Method = "awq" if self._is_awq() else "gptq"
+        return Scheme(method=method, rules=(*exceptions, Rule(EVERYTHING, self.linear())))
+
+    def linear(self) -> LinearScheme:
+        if self.data_type != "int":
+            raise CheckpointError(
+                f"auto-round data_type {self.data_type!r} is not supported, only int"
+            )
+        if self.act_bits is not None and self.act_bits < UNQUANTIZED_BITS:
+            raise CheckpointError(f"auto-round with act_bits {self.act_bits} is not supported")
+        if self._is_awq():
+            return AwqConfig(bits=self.bits, group_size=self.group_size).linear()
+        return GptqConfig(bits=self.bits, group_size=self.group_size, sym=self.sym).linear()
+
+    def _is_awq(self) -> bool:
+        packing = self.packing_format.removeprefix("auto_round:")
+        if packing not in ("auto_gptq", "auto_awq"):
+            raise CheckpointError(
+                f"auto-round packing_format {self.packing_format!r} is not supported, only "
+                "auto_round:auto_gptq and auto_round:auto_awq"
+            )
+        return packing == "auto_awq"
+
+    def _exception(self, name: str, changes: dict[str, Any]) -> Rule:
+        matcher = Matcher("regex", f"(?:{name})$")
+        if changes.get("bits", self.bits) >= UNQUANTIZED_BITS:
+            return Rule(matcher, None)
+        settings = {**msgspec.structs.asdict(self), **changes, "extra_config": None}
+        return Rule(matcher, msgspec.convert(settings, AutoRoundConfig).linear())
