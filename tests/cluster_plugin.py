@@ -25,7 +25,7 @@ _MAX_SESSIONS = 8
 
 
 @pytest.fixture(scope="session")
-def _session_name() -> Iterator[str]:
+def cluster_session_name() -> Iterator[str]:
     """A cluster name that no other session has now; the lock goes with this process.
 
     Names are used again, so that `up` finds and removes what a killed session left.
@@ -44,9 +44,11 @@ def _session_name() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def cluster_provider(_session_name: str) -> Iterator[Provider]:
+def cluster_provider(cluster_session_name: str) -> Iterator[Provider]:
     num_nodes = 1 if why_no_nodes() is None else 0
-    provider = choose(_session_name, num_nodes=num_nodes, gpus_per_node=SESSION_GPUS, say=_say)
+    provider = choose(
+        cluster_session_name, num_nodes=num_nodes, gpus_per_node=SESSION_GPUS, say=_say
+    )
     keep = os.environ.get("OCTAVO_KEEP_CLUSTER") == "1"
     if not keep:
         provider.down()
