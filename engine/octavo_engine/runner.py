@@ -3,7 +3,7 @@
 import structlog
 import torch
 
-from octavo_engine.batch import KVGroup
+from octavo_engine.batch import KVGroup, Runner
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.inputs import InputsBuilder
@@ -27,7 +27,7 @@ from octavo_engine.sizing import (
 log = structlog.get_logger(__name__)
 
 
-def build_runner(config: EngineConfig) -> ModelRunner:
+def build_runner(config: EngineConfig) -> Runner:
     """Loads the model and takes the memory for its pages.
 
     Raises ConfigError for settings that cannot work, CheckpointError for a broken model.
@@ -52,6 +52,13 @@ def build_runner(config: EngineConfig) -> ModelRunner:
         head_dim=model_config.head_dim,
         dtype=dtype,
     )
+    if device.type == "cuda":
+        from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
+
+        loaded = LoadedModel(
+            model=model, config=model_config, groups=groups, shape=shape, context_len=context_len
+        )
+        return build_cuda_runner(config, loaded, device)
     sizes = choose_sizes(
         config,
         model_context_len=context_len,

@@ -1,0 +1,131 @@
+"""The engine on the GPU against transformers on the same GPU, with graphs, prefix hits, preemption."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.engine.tiny_models import prompts, save_tiny
+from tests.gpu.gpu_engine import generate, greedy, make_core, make_runner
+
+from octavo_engine.sampling_params import SamplingParams
+
+FAMILIES = ["llama", "qwen3", "gemma2", "gemma3_text", "glm4", "phi3", "olmo2"]
+EAGER_FAMILIES = ["qwen3_moe", "gpt_oss"]
+LENGTHS = [1, 7, 16, 33, 64, 90]
+NUM_NEW = 40
+
+WIDE = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 2048,
+    "initializer_range": 0.05,
+}
+"""Wide enough for bfloat16's matrix kernels: one tile of heads of the width that models have."""
+
+NEAR_TIE = 0.1
+"""In standard deviations of a position's logits: bfloat16's own error stays below."""
+
+
+def _reference_logits(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """[len(tokens), vocab_size]: what the reference would have chosen each token from."""
+    with torch.inference_mode():
+        ids = torch.tensor([prompt + tokens], device=model.device)
+        logits: torch.Tensor = model(ids).logits[0, len(prompt) - 1 : -1].float()
+    return logits
+
+
+def _assert_close(model: Any, prompt_ids: list[list[int]], outputs: list[list[int]]) -> None:
+    """Every token is the reference's choice or nearly tied with it; nearly all are its choice."""
+    num_same = num_all = 0
+    for prompt, tokens in zip(prompt_ids, outputs, strict=True):
+        logits = _reference_logits(model, prompt, tokens)
+        chosen = logits.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
+        gaps = (logits.max(dim=-1).values - chosen) / logits.std(dim=-1)
+        assert gaps.max() < NEAR_TIE, f"position {int(gaps.argmax())}: {gaps.max():.3f} deviations"
+        num_same += int((gaps == 0).sum())
+        num_all += len(tokens)
+    assert num_same >= 0.9 * num_all, f"{num_same} of {num_all} tokens are the reference's choice"
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *EAGER_FAMILIES])
+def test_float32_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    model = save_tiny(name, tmp_path).cuda()
+    core = make_core(make_runner(tmp_path, dtype=torch.float32))
+    prompt_ids = prompts(LENGTHS)
+    outputs = generate(core, prompt_ids, greedy(NUM_NEW))
+    _assert_close(model, prompt_ids, outputs)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
+def test_bfloat16_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    model = save_tiny(name, tmp_path, **WIDE).to("cuda", torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    core = make_core(make_runner(tmp_path, dtype=torch.bfloat16, block_size=64))
+    prompt_ids = prompts(LENGTHS, 2048)
+    outputs = generate(core, prompt_ids, greedy(NUM_NEW))
+    _assert_close(model, prompt_ids, outputs)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("llama")
+    return folder, save_tiny("llama", folder).cuda()
+
+
+def test_captured_steps_give_the_tokens_of_eager_ones(llama: tuple[Path, Any]) -> None:
+    prompt_ids = prompts(LENGTHS)
+    outputs = [
+        generate(
+            make_core(make_runner(llama[0], dtype=torch.float32, captures=captures)),
+            prompt_ids,
+            greedy(NUM_NEW),
+        )
+        for captures in (True, False)
+    ]
+    assert outputs[0] == outputs[1]
+
+
+def test_prefix_hits_change_no_token(llama: tuple[Path, Any]) -> None:
+    core = make_core(make_runner(llama[0], dtype=torch.float32))
+    shared = prompts([70])[0]
+    prompt_ids = [shared + own for own in prompts([3, 9, 20, 31])]
+    outputs = generate(core, prompt_ids, greedy(NUM_NEW))
+    again = generate(core, prompt_ids, greedy(NUM_NEW))
+    assert core.stats().prefix_hits_tokens_total > 0
+    assert outputs == again
+    _assert_close(llama[1], prompt_ids, outputs)
+
+
+def test_preemption_changes_no_token(llama: tuple[Path, Any]) -> None:
+    prompt_ids = prompts([30, 34, 38, 42, 46, 50])
+    core = make_core(make_runner(llama[0], dtype=torch.float32, num_blocks=24))
+    outputs = generate(core, prompt_ids, greedy(60))
+    assert core.stats().preemptions_total > 0
+    _assert_close(llama[1], prompt_ids, outputs)
+
+
+def test_a_seed_means_the_same_tokens_alone_and_in_a_batch(llama: tuple[Path, Any]) -> None:
+    params = SamplingParams(
+        temperature=0.9, top_p=0.9, top_k=40, seed=7, max_tokens=30, ignore_eos=True
+    )
+    runner = make_runner(llama[0], dtype=torch.float32)
+    prompt_ids = prompts(LENGTHS)
+    together = generate(make_core(runner), prompt_ids, params)
+    alone = [generate(make_core(runner), [prompt], params)[0] for prompt in prompt_ids]
+    assert together == alone
+
+
+def test_logprobs_and_penalties_beside_plain_rows(llama: tuple[Path, Any]) -> None:
+    runner = make_runner(llama[0], dtype=torch.float32)
+    prompt = prompts([20])[0]
+    plain = generate(make_core(runner), [prompt], greedy(20))[0]
+    params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=5)
+    assert generate(make_core(runner), [prompt], params)[0] == plain
+    params = SamplingParams(
+        temperature=0.0, max_tokens=20, ignore_eos=True, allowed_token_ids=[9, 10, 11]
+    )
+    assert set(generate(make_core(runner), [prompt], params)[0]) <= {9, 10, 11}
