@@ -91,9 +91,9 @@ class ObjectCache:
 
 
 def service_key(kind: Kind, body: Manifest) -> ServiceKey | None:
-    """The InferenceService that an object is, or belongs to by its label."""
+    """The InferenceService that an object is, or belongs to: children by name, pods by label."""
     metadata = body["metadata"]
-    if kind == INFERENCE_SERVICE:
+    if kind != POD:
         return metadata["namespace"], metadata["name"]
     name = metadata.get("labels", {}).get(SERVICE_LABEL)
     return None if name is None else (metadata["namespace"], name)

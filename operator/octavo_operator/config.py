@@ -41,11 +41,11 @@ class EngineDefaults(_Section):
 
 class LeaseSettings(_Section):
     name: str = "octavo-operator"
-    duration_seconds: int = Field(default=30, ge=3)
+    duration_seconds: int = Field(default=15, ge=3)
     """How long others wait after the last renewal before they take over."""
-    renew_deadline_seconds: float = Field(default=20, gt=0)
+    renew_deadline_seconds: float = Field(default=10, gt=0)
     """How long the active operator tries to renew before it ends itself."""
-    retry_seconds: float = Field(default=3, gt=0)
+    retry_seconds: float = Field(default=2, gt=0)
 
 
 class OperatorConfig(_Section):

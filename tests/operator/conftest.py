@@ -1,17 +1,23 @@
 """Bodies and a fake API server for the operator's tests.
 
 Pure parts are tested with tables over the bodies made here. `FakeCluster` stands for
-cluster.Cluster where a test needs answers that a real API server gives only by accident; what a real
-one does is tested in test_*_on_cluster.py.
+cluster.Cluster where a test needs answers that a real API server gives only by accident; what a
+real one does is tested in test_*_on_cluster.py.
 """
 
 import copy
-from collections.abc import Callable
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.operator.cluster_operator import OperatorProcess, roles
 
 from octavo_operator.config import EngineDefaults
 from octavo_operator.errors import ApiError
@@ -136,3 +142,94 @@ def examples() -> dict[str, Manifest]:
         path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.yaml"))
     }
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl on the test cluster, in one namespace."""
+
+    program: Path
+    kubeconfig: Path
+    namespace: str
+
+    def __call__(self, *words: str, stdin: str | None = None) -> str:
+        """Its output; raises CalledProcessError, whose stderr says why."""
+        return self.tried(*words, stdin=stdin, check=True).stdout
+
+    def tried(
+        self, *words: str, stdin: str | None = None, check: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        command = [self.program, f"--kubeconfig={self.kubeconfig}", f"-n{self.namespace}", *words]
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=check, timeout=120
+        )
+
+    def apply(self, *manifests: Manifest) -> None:
+        items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self("apply", "--filename=-", stdin=json.dumps(items))
+
+    def get(self, *words: str) -> Manifest:
+        """One object, or a list as {"items": [...]}."""
+        found: Manifest = json.loads(self("get", *words, "--output=json"))
+        return found
+
+    def wait_until(self, what: str, holds: Callable[[], object], timeout_s: float = 30) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > deadline_s:
+                seen = self("get", "osvc,deployments,services,pods", "--output=yaml")
+                raise AssertionError(f"not so within {timeout_s} s: {what}\n{seen}")
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def api_server(_any_cluster: Any) -> Any:
+    """The session's cluster (a ClusterInfo); these tests need no nodes in it."""
+    return _any_cluster
+
+
+@pytest.fixture(scope="session")
+def crd_installed(api_server: Any) -> Iterator[None]:
+    """The CRD of this checkout; taken away again unless it was there before."""
+    kubectl = Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
+    name = "inferenceservices.serving.octavo.dev"
+    was_there = kubectl.tried("get", "crd", name).returncode == 0
+    source = str(REPOSITORY / "crds" / "inferenceservices.yaml")
+    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={source}")
+    kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+    yield
+    if not was_there:
+        kubectl("delete", "crd", name, "--timeout=60s")
+
+
+@pytest.fixture
+def kubectl(api_server: Any, crd_installed: None) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own."""
+    made = Kubectl(api_server.kubectl, api_server.kubeconfig, f"test-{uuid.uuid4().hex[:8]}")
+    made("create", "namespace", made.namespace)
+    yield made
+    made("delete", "namespace", made.namespace, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def kubectl_shared(api_server: Any, crd_installed: None) -> Kubectl:
+    """kubectl in the default namespace, for what leaves nothing behind."""
+    return Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
+
+
+@pytest.fixture
+def start_operator(
+    api_server: Any, kubectl: Kubectl, tmp_path: Path
+) -> Iterator[Callable[..., OperatorProcess]]:
+    """Starts operators of the given identities for the test's namespace; ends them afterwards."""
+    kubectl.apply(*roles(api_server, kubectl.namespace))
+    started: list[OperatorProcess] = []
+
+    def start(identity: str = "first", **settings: Any) -> OperatorProcess:
+        process = OperatorProcess(api_server, kubectl, tmp_path, identity)
+        started.append(process)
+        return process.start(**settings)
+
+    yield start
+    for process in started:
+        process.kill()
