@@ -51,6 +51,7 @@ async def serve(settings: ServerSettings, load: Callable[[ServerState], Loaded])
     finally:
         server.should_exit = True
         await listening
+        signals.close()
     if state.loaded is not None:
         await state.loaded.engine.close()
 
@@ -122,9 +123,13 @@ class _Signals:
         self.second = asyncio.Event()
         self.is_interactive = False
         """Asked by Ctrl-C: there is no load balancer to wait for."""
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._take, number)
+            self._loop.add_signal_handler(number, self._take, number)
+
+    def close(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
 
     def _take(self, number: signal.Signals) -> None:
         if self.first.is_set():
