@@ -195,7 +195,9 @@ def _go_build(tool: Tool, target: Path, say: Say) -> None:
         "GOWORK": "off",
         "GOTOOLCHAIN": os.environ.get("GOTOOLCHAIN", toolchain),
     }
-    argv = ["go", "build", "-v", "-trimpath", f"-ldflags=-s -w{stamp}", "-o", str(target)]
+    # Killed with us, so that it never writes beside the build that comes next.
+    argv = ["setpriv", "--pdeathsig", "KILL"]
+    argv += ["go", "build", "-v", "-trimpath", f"-ldflags=-s -w{stamp}", "-o", str(target)]
     folder = MODULES / tool.module
     say(f"building {tool.name} {version} (minutes the first time)")
     with subprocess.Popen(
