@@ -1,4 +1,4 @@
-"""The engine on the GPU against transformers on the same GPU, with graphs, prefix hits, preemption."""
+"""The engine on the GPU against transformers on the same GPU; prefix hits and preemption too."""
 
 from pathlib import Path
 from typing import Any

@@ -1,0 +1,223 @@
+"""The engine on a GPU, offline: `python -m tests.bench.gpu` prints a table and appends to a CSV.
+
+    decode       ms a step: (seconds of 257 new tokens - seconds of 1) / 256, scheduler included
+    device       ms a step between the marks of the device, host excluded
+    throughput   output or prompt tokens a second of a whole workload, all requests at the start
+
+Weights are random numbers made on the GPU; nothing is tokenised. Beside each figure stand vLLM
+0.26.0's on an H200 (another machine: they differ by up to 11 %) and the goal.
+"""
+
+import argparse
+import csv
+import datetime
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import triton
+from tests.bench.gpu_dummy import commit_of_checkout, make_core
+from tests.bench.gpu_workloads import MODELS, Job, fixed, mixed, shared_prefix
+
+from octavo_engine.engine import EngineCore
+from octavo_engine.messages import EngineRequest
+from octavo_engine.sampling_params import SamplingParams
+
+RESULTS = Path(__file__).parent / "results" / "h200.csv"
+DECODE_ROWS = [(1, 4.92, 3.95), (32, 5.55, 4.6), (128, 7.18, 6.2), (256, 11.12, 9.5)]
+"""Batch, vLLM's ms a step, the goal."""
+FIELDS = ["date", "gpu", "torch", "triton", "commit", "case", "value", "unit", "vllm", "goal"]
+
+
+@dataclass(frozen=True)
+class Row:
+    case: str
+    value: float
+    unit: str
+    vllm: float | None = None
+    """vLLM 0.26.0 with FlashAttention 3 on one H200."""
+    goal: float | None = None
+
+
+def run(core: EngineCore, jobs: list[Job]) -> float:
+    """Seconds from the first submit to the last token."""
+    tag = f"{perf_counter()}"
+    started_s = perf_counter()
+    for idx, job in enumerate(jobs):
+        params = SamplingParams(temperature=0.0, max_tokens=job.num_new, ignore_eos=True)
+        core.submit(
+            EngineRequest(request_id=f"{tag}-{idx}", prompt_token_ids=job.prompt, params=params)
+        )
+    num_tokens = 0
+    while core.has_work:
+        for delta in core.step():
+            num_tokens += len(delta.token_ids)
+    seconds = perf_counter() - started_s
+    expected = sum(job.num_new for job in jobs)
+    if num_tokens != expected:
+        raise RuntimeError(f"{num_tokens} tokens came, {expected} were asked for")
+    return seconds
+
+
+class DeviceTimes:
+    """Passes a runner's steps on and notes how long each took on the device."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._runner = core._runner
+        self._handles: list[Any] = []
+        core._runner = self  # type: ignore[assignment]
+
+    def launch(self, batch: Any) -> Any:
+        handle = self._runner.launch(batch)
+        self._handles.append(handle)
+        return handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def take(self) -> tuple[list[float], list[float]]:
+        """Milliseconds of each step, and of each gap between two steps, since the last call."""
+        handles, self._handles = self._handles, []
+        steps = [handle.ended.seconds_since(handle.started) * 1e3 for handle in handles]
+        gaps = [
+            after.started.seconds_since(before.ended) * 1e3 for before, after in pairwise(handles)
+        ]
+        return steps, gaps
+
+
+def decode_rows(
+    core: EngineCore,
+    times: DeviceTimes,
+    batch: int,
+    *,
+    num_in: int = 128,
+    num_out: int = 257,
+    reps: int = 2,
+    vllm: float,
+    goal: float,
+) -> Iterable[Row]:
+    short, long = [], []
+    for rep in range(reps):
+        short.append(run(core, fixed(batch, num_in, 1, 100 + 7 * rep + batch)))
+        times.take()
+        long.append(run(core, fixed(batch, num_in, num_out, 200 + 7 * rep + batch)))
+    steps, gaps = times.take()
+    ms = (min(long) - min(short)) / (num_out - 1) * 1e3
+    case = f"decode batch {batch} at {num_in}"
+    yield Row(case, ms, "ms/step", vllm, goal)
+    tail = slice(len(steps) // 4, None)
+    yield Row(f"{case}, device", statistics.median(steps[tail]), "ms/step")
+    yield Row(f"{case}, gap", statistics.median(gaps[tail]) * 1e3, "us/step", None, 50)
+
+
+def throughput_row(
+    core: EngineCore, case: str, jobs: list[Job], vllm: float, goal: float, *, of_prompt: bool
+) -> Row:
+    seconds = run(core, jobs)
+    tokens = sum(len(job.prompt) if of_prompt else job.num_new for job in jobs)
+    unit = "prompt tok/s" if of_prompt else "output tok/s"
+    return Row(case, tokens / seconds, unit, vllm, goal)
+
+
+def llama_rows(suite: str) -> Iterable[Row]:
+    core, seconds = make_core(
+        MODELS["llama8b"], max_num_seqs=1024, max_num_batched_tokens=8192, max_model_len=8192
+    )
+    yield from (Row(f"start-up {name}", value, "s") for name, value in seconds.items())
+    times = DeviceTimes(core)
+    run(core, fixed(64, 100, 16, 999))
+    run(core, fixed(4, 2000, 8, 998))
+    yield throughput_row(core, "mixed1000", mixed(1000, 0), 9600, 12000, of_prompt=False)
+    times.take()
+    for batch, vllm, goal in (
+        (1, 4.92, 3.95),
+        (32, 5.55, 4.6),
+        (128, 7.18, 6.2),
+        (256, 11.12, 9.5),
+    ):
+        yield from decode_rows(core, times, batch, vllm=vllm, goal=goal)
+    if suite == "quick":
+        return
+    yield throughput_row(
+        core, "256 x 1024 in 256 out", fixed(256, 1024, 256, 1), 6170, 6900, of_prompt=False
+    )
+    yield throughput_row(
+        core, "prefill 64 x 4096", fixed(64, 4096, 1, 3), 41000, 43000, of_prompt=True
+    )
+    yield throughput_row(
+        core, "shared prefix 256 x 1024+32", shared_prefix(256, 1024, 32, 64, 0), 12400, 14000,
+        of_prompt=False,
+    )  # fmt: skip
+    times.take()
+    yield from decode_rows(core, times, 64, num_in=4096, num_out=65, reps=1, vllm=13.0, goal=12.2)
+    yield from decode_rows(core, times, 1, num_in=7900, num_out=129, reps=1, vllm=5.26, goal=4.25)
+
+
+def qwen_rows(suite: str) -> Iterable[Row]:
+    core, _ = make_core(
+        MODELS["qwen06b"], max_num_seqs=1024, max_num_batched_tokens=8192, max_model_len=8192
+    )
+    run(core, fixed(64, 100, 16, 999))
+    case = "qwen3-0.6b mixed1000"
+    yield throughput_row(core, case, mixed(1000, 0), 15900, 28000, of_prompt=False)
+
+
+def print_row(row: Row) -> None:
+    def shown(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+    print(
+        f"{row.case:36} {shown(row.value):>10} {row.unit:13} "
+        f"vLLM {shown(row.vllm):>7}  goal {shown(row.goal):>7}",
+        flush=True,
+    )
+
+
+def append_rows(path: Path, rows: list[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if is_new:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {
+                    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+                    "gpu": torch.cuda.get_device_name(),
+                    "torch": torch.__version__,
+                    "triton": triton.__version__,
+                    "commit": commit_of_checkout(),
+                    "case": row.case,
+                    "value": f"{row.value:.4g}" if row.value < 100 else f"{row.value:.0f}",
+                    "unit": row.unit,
+                    "vllm": row.vllm,
+                    "goal": row.goal,
+                }
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", choices=["quick", "full"], default="full")
+    parser.add_argument("--model", choices=["llama", "qwen", "both"], default="both")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    suites: dict[str, Callable[[str], Iterable[Row]]] = {"llama": llama_rows, "qwen": qwen_rows}
+    for name, make_rows in suites.items():
+        if arguments.model not in (name, "both"):
+            continue
+        rows = []
+        for row in make_rows(arguments.suite):
+            print_row(row)
+            rows.append(row)
+        append_rows(arguments.out, rows)
+
+
+if __name__ == "__main__":
+    main()
