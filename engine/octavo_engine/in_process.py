@@ -98,9 +98,17 @@ class InProcessEngine:
         return self._core.info
 
     @property
+    def max_queued_requests(self) -> int:
+        return self._core.limits.max_queued_requests
+
+    @property
     def death(self) -> str | None:
         """Why the core has stopped; None while it lives."""
         return self._death
+
+    def verify(self, request: EngineRequest) -> None:
+        """Raises the RequestError that a submit would raise; queues nothing."""
+        verify_request(request, self._core.door)
 
     def submit(self, request: EngineRequest) -> DeltaStream:
         """Queues a request from a running event loop.
@@ -140,7 +148,7 @@ class InProcessEngine:
 
     def _claim(self, request: EngineRequest, mailbox: Mailbox) -> EngineRequest:
         """Checks a request at the door and notes who gets its deltas."""
-        verify_request(request, self._core.door)
+        self.verify(request)
         num_waiting = self._core.num_waiting + self._inbox.qsize()
         with self._lock:
             if self._death is not None:

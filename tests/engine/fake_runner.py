@@ -89,6 +89,8 @@ class FakeRunner:
     kv_groups: tuple[KVGroup, ...] = (FULL,)
     max_num_seqs: int = 8
     max_model_len: int = 4096
+    vocab_size: int = VOCAB_SIZE
+    """What `info` says; the tokens it samples lie below `VOCAB_SIZE` in any case."""
     num_host_blocks: int = 0
     fail_rows: Callable[[Batch], dict[int, str]] = lambda batch: {}
     raise_in_step: Callable[[Batch], BaseException | None] = lambda batch: None
@@ -113,7 +115,7 @@ class FakeRunner:
     @property
     def info(self) -> EngineInfo:
         return EngineInfo(
-            vocab_size=VOCAB_SIZE,
+            vocab_size=self.vocab_size,
             max_model_len=self.max_model_len,
             block_size=self.block_size,
             num_blocks=self.num_blocks,
