@@ -43,7 +43,9 @@ def serve_args(service: InferenceService, device_with_accelerator: str) -> list[
     args.append("--prefix-caching" if engine.prefix_caching else "--no-prefix-caching")
     args += [
         f"--drain-seconds={service.spec.rollout.drain_seconds}",
-        f"--termination-log={TERMINATION_LOG}",
+        # In two words: so the engine finds it even when it cannot make sense of the others.
+        "--termination-log",
+        TERMINATION_LOG,
         "--log-format=json",
     ]
     return args + list(engine.extra_args)

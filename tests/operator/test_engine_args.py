@@ -23,7 +23,8 @@ def test_a_minimal_service_sets_only_what_has_a_default(service_body):
         "--dtype=auto",
         "--prefix-caching",
         "--drain-seconds=300",
-        "--termination-log=/dev/termination-log",
+        "--termination-log",
+        "/dev/termination-log",
         "--log-format=json",
     ]
 

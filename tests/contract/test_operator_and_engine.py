@@ -1,0 +1,115 @@
+"""What the operator tells the engine, and the engine the operator, is understood there."""
+
+from typing import Any, get_args
+
+import click
+import pytest
+import typer
+import yaml
+
+from octavo_engine.cli import app
+from octavo_engine.termination import Termination, TerminationReason, encode
+from octavo_operator import api, engine_args, pod_causes
+
+
+@pytest.fixture(scope="module")
+def serve() -> Any:
+    """The engine's `serve` command as its parser knows it."""
+    return typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+
+
+def service(spec: dict[str, Any]) -> api.InferenceService:
+    metadata = {"name": "chat", "namespace": "n", "uid": "u", "generation": 1}
+    return api.parse(
+        {"metadata": metadata, "spec": {"model": {"uri": "file:///models/chat"}, **spec}}
+    )
+
+
+ALL_FIELDS = {
+    "tensorParallelSize": 2,
+    "quantization": "none",
+    "dtype": "float16",
+    "maxModelLen": 4096,
+    "maxNumSeqs": 8,
+    "maxNumBatchedTokens": 512,
+    "gpuMemoryUtilization": 0.5,
+    "cpuKvCacheGiB": 1.5,
+    "blockSize": 32,
+    "swapSpaceGiB": 4,
+    "targetItlMs": 30,
+}
+"""Each with a value that is not the engine's default; read back below."""
+
+
+def parsed(serve: Any, args: list[str]) -> dict[str, Any]:
+    assert args[0] == "serve"
+    context: click.Context = serve.make_context("serve", args[1:])
+    return context.params
+
+
+def test_the_engine_reads_back_every_field(serve):
+    options = parsed(serve, engine_args.serve_args(service({"engine": ALL_FIELDS}), "cuda"))
+
+    read = {
+        alias: options[name]
+        for name, field in api.EngineSpec.model_fields.items()
+        if (alias := field.alias or name) in ALL_FIELDS
+    }
+    assert read == ALL_FIELDS
+    assert options["model"] == "/model"
+    assert options["served_model_name"] == ["chat"]
+    assert str(options["termination_log"]) == engine_args.TERMINATION_LOG
+    assert options["port"] == engine_args.ENGINE_PORT
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_engine_reads_back_prefix_caching(serve, value):
+    args = engine_args.serve_args(service({"engine": {"prefixCaching": value}}), "cuda")
+
+    assert parsed(serve, args)["prefix_caching"] is value
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "float16", "bfloat16"])
+def test_the_engine_knows_every_dtype_of_the_api(serve, dtype):
+    args = engine_args.serve_args(service({"engine": {"dtype": dtype}}), "cuda")
+
+    assert parsed(serve, args)["dtype"] == dtype
+
+
+def test_further_arguments_cannot_set_what_a_field_sets(serve, request):
+    """The rule in the CRD lists every option that the operator gives, and only real options."""
+    path = request.config.rootpath / "crds" / "inferenceservices.yaml"
+    crd = yaml.safe_load(path.read_text(encoding="utf-8"))
+    root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    engine = root["properties"]["spec"]["properties"]["engine"]
+    rule = engine["properties"]["extraArgs"]["x-kubernetes-validations"][1]["rule"]
+    reserved = set(rule.partition("^--(")[2].partition(")")[0].split("|"))
+
+    given: set[str] = {"no-prefix-caching"}
+    args = engine_args.serve_args(service({"engine": ALL_FIELDS}), "cuda")
+    given |= {arg[2:].partition("=")[0] for arg in args if arg.startswith("--")}
+    known = {
+        name.lstrip("-")
+        for parameter in serve.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert reserved == given
+    assert reserved <= known
+
+
+def test_every_reason_of_the_engine_is_a_reason_of_the_operator():
+    assert set(get_args(TerminationReason)) == set(pod_causes._ENGINE_REASONS)
+
+
+@pytest.mark.parametrize("reason", get_args(TerminationReason))
+def test_the_engines_last_words_reach_the_status(reason):
+    words = encode(Termination(reason, "because of this")).decode()
+    ended = {"exitCode": 2, "reason": "Error", "message": words}
+    pod = {
+        "metadata": {"name": "chat-1"},
+        "status": {"containerStatuses": [{"name": "engine", "state": {"terminated": ended}}]},
+    }
+
+    cause = pod_causes.cause(pod)
+    assert cause is not None
+    assert (cause.reason, cause.message) == (reason, "pod chat-1 ended: because of this")
