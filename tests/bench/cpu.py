@@ -1,0 +1,174 @@
+"""Offline throughput on a CPU beside transformers: the same ids, greedy, everything in one run.
+
+    python -m tests.bench.cpu [MODEL_DIR] [--trace CSV] [--output FILE]
+
+The model is SmolLM2-135M-Instruct unless a folder is given. Work "square" is 16 requests of 128
+tokens in and 128 out. Work "azure" is the first 64 rows of a trace of real lengths (a CSV with
+columns TIMESTAMP, ContextTokens, GeneratedTokens), prompts clipped to 768 tokens and outputs to
+256, all present at the start; it is left out without a trace. Prints output tokens per second and their
+ratios, and writes them as JSON. Run it alone on the machine.
+"""
+
+import argparse
+import csv
+import json
+import random
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.tools.smollm2 import smollm2_folder
+
+from octavo_engine import LLM, SamplingParams
+
+STATIC_BATCH = 16
+MAX_MODEL_LEN = 2048
+NUM_AZURE = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    prompt: list[int]
+    num_new: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    work: str
+    engine: str
+    output_tokens: int
+    seconds: float
+    tokens_per_s: float
+
+
+def square_jobs() -> list[Job]:
+    return _jobs([(128, 128)] * 16)
+
+
+def azure_jobs(trace: Path) -> list[Job]:
+    with trace.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[:NUM_AZURE]
+    return _jobs(
+        [
+            (min(int(row["ContextTokens"]), 768), max(1, min(int(row["GeneratedTokens"]), 256)))
+            for row in rows
+        ]
+    )
+
+
+def _jobs(lengths: list[tuple[int, int]]) -> list[Job]:
+    rng = random.Random(0)
+    return [Job([rng.randrange(1000, 40000) for _ in range(n)], m) for n, m in lengths]
+
+
+def measure_octavo(llm: LLM, work: str, jobs: list[Job]) -> Measurement:
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=job.num_new, ignore_eos=True) for job in jobs
+    ]
+    start = time.perf_counter()
+    outputs = llm.generate([job.prompt for job in jobs], params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    num_tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    assert num_tokens == sum(job.num_new for job in jobs)
+    return _measurement(work, "octavo", num_tokens, seconds)
+
+
+def measure_transformers(model: Any, work: str, jobs: list[Job], batch_size: int) -> Measurement:
+    """Static batches, prompts padded on the left, each batch running to its longest output."""
+    start = time.perf_counter()
+    for first in range(0, len(jobs), batch_size):
+        _generate(model, jobs[first : first + batch_size])
+    name = "transformers, one by one" if batch_size == 1 else f"transformers, static {batch_size}"
+    return _measurement(work, name, sum(job.num_new for job in jobs), time.perf_counter() - start)
+
+
+def _generate(model: Any, jobs: list[Job]) -> None:
+    longest = max(len(job.prompt) for job in jobs)
+    num_new = max(job.num_new for job in jobs)
+    pads = [longest - len(job.prompt) for job in jobs]
+    ids = torch.tensor([[0] * pad + job.prompt for pad, job in zip(pads, jobs, strict=True)])
+    mask = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in pads])
+    with torch.inference_mode():
+        model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=num_new,
+            min_new_tokens=num_new,
+            do_sample=False,
+            pad_token_id=0,
+        )
+
+
+def _measurement(work: str, engine: str, num_tokens: int, seconds: float) -> Measurement:
+    rate = round(num_tokens / seconds, 1)
+    print(f"{work:8} {engine:26} {num_tokens:6} tokens {seconds:8.1f} s {rate:8.1f}/s", flush=True)
+    return Measurement(work, engine, num_tokens, round(seconds, 2), rate)
+
+
+def run(args: argparse.Namespace) -> list[Measurement]:
+    from transformers import AutoModelForCausalLM
+
+    works = {"square": square_jobs()}
+    if args.trace is not None:
+        works["azure"] = azure_jobs(args.trace)
+    measured = []
+    with LLM(
+        str(args.model),
+        dtype=args.dtype,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=args.max_num_seqs,
+        prefix_caching=False,
+        device="cpu",
+    ) as llm:
+        llm.generate([works["square"][0].prompt[:8]], SamplingParams(max_tokens=4), use_tqdm=False)
+        for name, jobs in works.items():
+            measured.append(measure_octavo(llm, name, jobs))
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype))
+    model.eval()
+    _generate(model, [Job(works["square"][0].prompt[:8], 4)])
+    for name, jobs in works.items():
+        measured.append(measure_transformers(model, name, jobs, STATIC_BATCH))
+    one_by_one = works["square"][: args.sequential]
+    measured.append(measure_transformers(model, "square", one_by_one, 1))
+    return measured
+
+
+def ratios(measured: list[Measurement]) -> dict[str, float]:
+    """octavo's output tokens per second over each other engine's, by work and engine."""
+    ours = {m.work: m.tokens_per_s for m in measured if m.engine == "octavo"}
+    return {
+        f"{m.work} over {m.engine}": round(ours[m.work] / m.tokens_per_s, 2)
+        for m in measured
+        if m.engine != "octavo"
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, nargs="?", help="a Hugging Face folder")
+    parser.add_argument("--trace", type=Path, help="CSV of real lengths for the work azure")
+    parser.add_argument("--output", type=Path, default=Path("bench-cpu.json"))
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--max-num-seqs", type=int, default=32)
+    parser.add_argument("--sequential", type=int, default=4, help="requests run one by one")
+    args = parser.parse_args()
+    if args.model is None:
+        args.model = smollm2_folder()
+    measured = run(args)
+    found = ratios(measured)
+    for name, ratio in found.items():
+        print(f"{name:40} {ratio:6.2f}x")
+    report = {
+        "torch": torch.__version__,
+        "num_threads": torch.get_num_threads(),
+        "dtype": args.dtype,
+        "measurements": [asdict(m) for m in measured],
+        "ratios": found,
+    }
+    args.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
