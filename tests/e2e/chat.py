@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from openai import OpenAI
 from tests.e2e.stage import Stage
 
-QUESTION = "What is the capital of France?"
+QUESTION = "What is gravity?"
 
 
 @dataclass(frozen=True)
@@ -40,29 +41,44 @@ def endpoint(stage: Stage) -> Iterator[str]:
         yield f"http://127.0.0.1:{local_port}/v1"
 
 
-def ask(base_url: str, question: str = QUESTION, *, max_tokens: int = 48) -> Answer:
+def ask(base_url: str, question: str = QUESTION, *, max_tokens: int = 40) -> Answer:
     """A greedy chat, streamed; raises what the client raises."""
-    client = OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=120)
-    with client:
-        model = client.models.list().data[0].id
+    with _client(base_url) as client:
         started = time.monotonic()
-        first: float | None = None
+        first_s: float | None = None
         text, num_tokens = "", 0
         with client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": question}],
-            max_tokens=max_tokens,
-            temperature=0,
+            **_chat(client, question, max_tokens),
             stream=True,
             stream_options={"include_usage": True},
         ) as stream:
             for chunk in stream:
                 if chunk.choices and chunk.choices[0].delta.content:
-                    first = first or time.monotonic() - started
+                    first_s = first_s or time.monotonic() - started
                     text += chunk.choices[0].delta.content
                 if chunk.usage is not None:
                     num_tokens = chunk.usage.completion_tokens
-    return Answer(text, num_tokens, first or 0.0, time.monotonic() - started)
+    return Answer(text, num_tokens, first_s or 0.0, time.monotonic() - started)
+
+
+def ask_plainly(base_url: str, question: str = QUESTION, *, max_tokens: int = 40) -> str:
+    """The same without streaming."""
+    with _client(base_url) as client:
+        answer = client.chat.completions.create(**_chat(client, question, max_tokens))
+    return answer.choices[0].message.content or ""
+
+
+def _client(base_url: str) -> OpenAI:
+    return OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=120)
+
+
+def _chat(client: OpenAI, question: str, max_tokens: int) -> dict[str, Any]:
+    return {
+        "model": client.models.list().data[0].id,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    }
 
 
 @contextmanager

@@ -30,7 +30,8 @@ class Teller:
         self._started = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        _print(f"           {text}")
+        for line in text.splitlines():
+            _print(f"    {line}")
 
     @contextmanager
     def step(self, title: str) -> Iterator[Callable[[str], None]]:
@@ -71,11 +72,11 @@ def up() -> None:
     # A demo left by an earlier run is walked again from its beginning.
     stage.kubectl("delete", "osvc", "--all", timeout_s=120)
     first_token_s: float | None = None
-    for step in walk.steps_of_the_demo():
+    for step in walk.DEMO_STEPS:
         with teller.step(step.title) as tell:
             step.act(stage)
             tell(step.settle(stage))
-        if step.settle is walk._answers:
+        if step is walk.CHAT:
             first_token_s = teller.elapsed_s
     _farewell(stage, info, first_token_s or teller.elapsed_s, teller.elapsed_s)
 

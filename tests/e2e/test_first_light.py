@@ -1,0 +1,108 @@
+"""From a YAML file to tokens and back: the walk that `make demo` shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cluster.local import LocalProvider
+from tests.e2e import faults, walk
+from tests.e2e.stage import OPERATOR_NAMESPACE, OPERATOR_PODS, Stage
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_yaml_file_becomes_tokens_and_leaves_nothing(stage: Stage) -> None:
+    for step in walk.ALL_STEPS:
+        step.act(stage)
+        print(f"{step.title}: {step.settle(stage)}")
+
+
+def test_killing_the_operator_in_each_step_changes_no_outcome(
+    stage: Stage, local_provider: LocalProvider
+) -> None:
+    for step in walk.ALL_STEPS:
+        step.act(stage)
+        faults.kill_operator(local_provider, stage)
+        print(f"{step.title}, operator killed: {step.settle(stage)}")
+        faults.wait_for_operator(stage)
+
+
+def test_the_operator_recovers_when_the_api_server_is_killed(
+    stage: Stage, local_provider: LocalProvider
+) -> None:
+    before = _operator_pod_names(stage)
+    walk.APPLY.act(stage)
+    faults.kill_api_server(local_provider)
+    stage.wait("the API server answers", lambda: _answers(stage))
+    walk.APPLY.settle(stage)
+    walk.SCALE.act(stage)
+    walk.SCALE.settle(stage)
+    assert _operator_pod_names(stage) == before
+
+
+def test_the_operator_runs_with_least_privilege(stage: Stage) -> None:
+    spec = stage.get("pods", f"--namespace={OPERATOR_NAMESPACE}", f"--selector={OPERATOR_PODS}")
+    (container,) = spec["items"][0]["spec"]["containers"]
+    security = {**spec["items"][0]["spec"]["securityContext"], **container["securityContext"]}
+    assert security["runAsNonRoot"] is True
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    for verb, what in (("get", "secrets"), ("create", "pods"), ("create", "pods/exec")):
+        account = f"system:serviceaccount:{OPERATOR_NAMESPACE}:octavo-operator"
+        assert _may(stage, account, verb, what) == "no"
+
+
+def test_an_unreadable_model_is_a_condition_with_the_reason(stage: Stage) -> None:
+    service = {
+        "apiVersion": "serving.octavo.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "broken"},
+        "spec": {"model": {"uri": "file:///var/lib/octavo/models"}},
+    }
+    stage.kubectl("apply", "--filename=-", stdin=json.dumps(service))
+    stage.wait("ModelUnreadable", lambda: _ready(stage, "broken")["reason"] == "ModelUnreadable")
+    assert "config.json" in _ready(stage, "broken")["message"]
+    assert "broken-" in _ready(stage, "broken")["message"], "the message names the pod"
+
+
+def _ready(stage: Stage, name: str) -> dict[str, str]:
+    conditions = stage.get(f"osvc/{name}").get("status", {}).get("conditions", [])
+    found = [condition for condition in conditions if condition["type"] == "Ready"]
+    return found[0] if found else {"reason": "", "message": ""}
+
+
+def _may(stage: Stage, account: str, verb: str, what: str) -> str:
+    """`kubectl auth can-i` also returns an exit status, which says the same."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": account,
+            "resourceAttributes": {
+                "namespace": "default",
+                "verb": verb,
+                "resource": what.partition("/")[0],
+                "subresource": what.partition("/")[2],
+            },
+        },
+    }
+    told = stage.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
+    return "yes" if json.loads(told)["status"]["allowed"] else "no"
+
+
+def _answers(stage: Stage) -> bool:
+    try:
+        stage.kubectl("get", "--raw=/readyz")
+    except Exception:
+        return False
+    return True
+
+
+def _operator_pod_names(stage: Stage) -> list[tuple[str, int]]:
+    """Names and restarts, as (name, restarts)."""
+    found = stage.get("pods", f"--namespace={OPERATOR_NAMESPACE}", f"--selector={OPERATOR_PODS}")
+    return [
+        (pod["metadata"]["name"], pod["status"]["containerStatuses"][0]["restartCount"])
+        for pod in found["items"]
+    ]
