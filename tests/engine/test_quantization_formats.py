@@ -105,7 +105,7 @@ def test_gptq_gives_back_what_was_packed(
         suffix: tuple(tensor.shape) for suffix, tensor in stored.items()
     }
     expected = ((values - zeros[order]) * scales[order]).t()
-    torch.testing.assert_close(fmt.dequantize(stored, (num_rows, in_features)), expected)
+    assert torch.equal(fmt.dequantize(stored, (num_rows, in_features)), expected)
 
 
 def test_gptq_version_1_gives_back_a_zero_point_of_zero_and_its_neighbour() -> None:
@@ -159,7 +159,7 @@ def test_awq_gives_back_what_was_packed(group_size: int | None, seed: int) -> No
     order = torch.arange(in_features) // size
     expected = ((values - zeros[order]) * scales[order]).t()
     dequantized = AwqFormat(group_size=group_size).dequantize(stored, (num_rows, in_features))
-    torch.testing.assert_close(dequantized, expected)
+    assert torch.equal(dequantized, expected)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_pack_quantized_gives_back_what_was_packed(
     }
     order = torch.arange(in_features) // size
     expected = (values - zeros[:, order]) * scales[:, order]
-    torch.testing.assert_close(fmt.dequantize(stored, (num_rows, in_features)), expected)
+    assert torch.equal(fmt.dequantize(stored, (num_rows, in_features)), expected)
 
 
 def test_pack_quantized_follows_a_stored_order_of_groups() -> None:
