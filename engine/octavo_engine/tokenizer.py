@@ -139,10 +139,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def _from_folder(folder: Path) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer
-
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is neither a folder with a checkpoint nor a .gguf file")
+    from transformers import AutoTokenizer  # seconds: not before a wrong path is refused
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:

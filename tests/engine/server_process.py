@@ -1,0 +1,60 @@
+"""`octavo serve` as a real process of its own, on a loopback port."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+START_LIMIT_S = 300
+STOP_LIMIT_S = 60
+
+
+class ServerProcess:
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        return self.process.wait(STOP_LIMIT_S)
+
+    def wait_ready(self) -> None:
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline_s:
+            assert self.process.poll() is None, self.log
+            try:
+                if httpx.get(f"{self.url}/readyz").status_code == 200:
+                    return
+            except httpx.ConnectError:
+                pass
+            time.sleep(0.2)
+        raise AssertionError(f"not ready in {START_LIMIT_S} s: {self.log}")
+
+
+@contextmanager
+def serving_process(model: Path, port: int, *options: str) -> Iterator[ServerProcess]:
+    """A running server; whatever the test does, its process is gone afterwards."""
+    command = [sys.executable, "-m", "octavo_engine", "serve", str(model), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--cpu-kv-cache-gib", "0.25", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            yield ServerProcess(process, port, Path(log.name))
+        finally:
+            process.kill()
+            process.wait()
