@@ -5,8 +5,8 @@
 The model is SmolLM2-135M-Instruct unless a folder is given. Work "square" is 16 requests of 128
 tokens in and 128 out. Work "azure" is the first 64 rows of a trace of real lengths (a CSV with
 columns TIMESTAMP, ContextTokens, GeneratedTokens), prompts clipped to 768 tokens and outputs to
-256, all present at the start; it is left out without a trace. Prints output tokens per second and their
-ratios, and writes them as JSON. Run it alone on the machine.
+256, all present at the start; it is left out without a trace. Prints output tokens per second and
+their ratios, and writes them as JSON. Run it alone on the machine.
 """
 
 import argparse

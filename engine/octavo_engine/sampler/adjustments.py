@@ -95,7 +95,9 @@ def prepare(params: SamplingParams, vocab_size: int, device: torch.device) -> Ad
         min_tokens=params.min_tokens if needs_ending else 0,
         ending_ids=ids(ending, "stop_token_ids") if needs_ending else None,
         bias_ids=None if bias is None else ids(list(bias), "logit_bias"),
-        biases=None if bias is None else torch.tensor(list(bias.values()), device=device),
+        biases=None
+        if bias is None
+        else torch.tensor(list(bias.values()), dtype=torch.float32, device=device),
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
@@ -112,7 +114,9 @@ def _bad_words(words: list[list[int]], vocab_size: int, device: torch.device) ->
     prefix_len = max(len(word) for word in words) - 1
     prefixes = [[ANY_TOKEN] * (prefix_len + 1 - len(word)) + word[:-1] for word in words]
     return BadWords(
-        prefixes=torch.tensor(prefixes, dtype=torch.long, device=device).view(-1, prefix_len),
+        prefixes=torch.tensor(prefixes, dtype=torch.long, device=device).view(
+            len(words), prefix_len
+        ),
         last_ids=torch.tensor([word[-1] for word in words], device=device),
     )
 
