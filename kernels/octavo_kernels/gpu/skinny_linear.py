@@ -1,0 +1,279 @@
+"""Products of few tokens with a large matrix, with what stands around them in a decoder fused in.
+
+A program has a tile of the weight's rows and all tokens: rows of W stand on the matrix unit's wide
+side, tokens on its narrow one. Long rows may be cut into pieces; the piece that finishes last adds
+them up. A norm before the product is applied after it, as one factor a token, from sums of squares
+that the product before has left; its weight is applied where the residual is made.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
+
+SQUARES_STRIDE = MAX_SKINNY_TOKENS
+
+
+@dataclass(frozen=True)
+class SkinnyConfig:
+    block_n: int
+    """Rows of the weight in a program; with a gate as many again."""
+    block_m: int
+    """Tokens, padded."""
+    block_k: int
+    split_k: int
+    num_stages: int
+
+
+def skinny_config(num_tokens: int, num_rows: int, width: int, *, gated: bool) -> SkinnyConfig:
+    """Measured on an H200: few programs with long rows beat many with pieces of them.
+
+    num_rows: of the output. Shared memory for one or two programs a core decides the stages.
+    """
+    block_m = 16 if num_tokens <= 16 else 32 if num_tokens <= 32 else 64
+    if gated:
+        return SkinnyConfig(64, block_m, 64, 1, 5)
+    programs, split_k = num_rows // 64, 1
+    while programs * split_k * 2 <= 132 and width % (split_k * 2 * 128) == 0:
+        piece = width // (split_k * 2)
+        if piece < (256 if programs * split_k < 48 else 4096):
+            break
+        split_k *= 2
+    return SkinnyConfig(64, block_m, 128, split_k, 6 if block_m <= 32 else 5)
+
+
+@triton.jit
+def _load_tokens(x, x_descriptor, k, num_tokens, K: tl.constexpr, BLOCK_M: tl.constexpr,
+                 BLOCK_K: tl.constexpr, USE_TMA: tl.constexpr):  # fmt: skip
+    if USE_TMA:
+        tile = x_descriptor.load([0, k])
+    else:
+        token = tl.arange(0, BLOCK_M)
+        column = k + tl.arange(0, BLOCK_K)
+        inside = (token < num_tokens)[:, None] & (column < K)[None, :]
+        at = token.to(tl.int64)[:, None] * K + column[None, :]
+        tile = tl.load(x + at, mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
+def _load_rows(w, w_descriptor, first_row, k, K: tl.constexpr, BLOCK_N: tl.constexpr,
+               BLOCK_K: tl.constexpr, USE_TMA: tl.constexpr):  # fmt: skip
+    if USE_TMA:
+        tile = w_descriptor.load([first_row, k])
+    else:
+        row = (first_row + tl.arange(0, BLOCK_N)).to(tl.int64)
+        column = k + tl.arange(0, BLOCK_K)
+        tile = tl.load(w + row[:, None] * K + column[None, :])
+    return tile
+
+
+@triton.jit
+def _add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+                SPLIT_K: tl.constexpr):  # fmt: skip
+    """(sum of all pieces, whether this program is the one that has it)."""
+    inner = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    first = partial + tile.to(tl.int64) * (SPLIT_K * BLOCK_N * BLOCK_M) + inner
+    tl.store(first + piece * (BLOCK_N * BLOCK_M), acc)
+    # All threads have stored before the one that counts this piece in releases.
+    tl.debug_barrier()
+    is_last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel") == SPLIT_K - 1
+    if is_last:
+        tl.store(arrivals + tile, 0)
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for idx in range(SPLIT_K):
+            acc += tl.load(first + idx * (BLOCK_N * BLOCK_M), cache_modifier=".cg")
+    return acc, is_last
+
+
+@triton.jit
+def _token_factors(squares, num_parts, eps, K: tl.constexpr, BLOCK_M: tl.constexpr,
+                   PARTS: tl.constexpr, STRIDE: tl.constexpr):  # fmt: skip
+    """1 / root mean square of each token, [BLOCK_M]; squares[parts, STRIDE] are partial sums."""
+    part = tl.arange(0, PARTS)
+    token = tl.arange(0, BLOCK_M)
+    at = part[:, None] * STRIDE + token[None, :]
+    sums = tl.load(squares + at, mask=(part < num_parts)[:, None], other=0.0)
+    return tl.rsqrt(tl.sum(sums, 0) / K + eps)
+
+
+@triton.jit
+def _finish(
+    acc,
+    up,
+    tile,
+    out,
+    bias,
+    residual,
+    scaled,
+    gamma,
+    squares_in,
+    squares_out,
+    num_tokens,
+    num_parts,
+    eps,
+    gamma_offset,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    PARTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    GATED: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """acc, up [BLOCK_N, BLOCK_M] float32 -> what is stored of this tile."""
+    row = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    token = tl.arange(0, BLOCK_M)
+    narrow: tl.constexpr = out.dtype.element_ty
+    if HAS_NORM:
+        factor = _token_factors(squares_in, num_parts, eps, K, BLOCK_M, PARTS, STRIDE)
+        acc *= factor[None, :]
+        if GATED:
+            up *= factor[None, :]
+    if HAS_BIAS:
+        acc += tl.load(bias + row).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(bias + N + row).to(tl.float32)[:, None]
+    if GATED:
+        # Rounded as the product alone would be, so that fused and unfused agree.
+        gate = acc.to(narrow).to(tl.float32)
+        acc = gate / (1.0 + tl.exp(-gate)) * up.to(narrow).to(tl.float32)
+    result = tl.trans(acc)
+    at = token.to(tl.int64)[:, None] * N + row[None, :]
+    inside = (token < num_tokens)[:, None] & (row >= 0)[None, :]
+    if ADDS:
+        added = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        total = (result.to(narrow).to(tl.float32) + added).to(narrow)
+        tl.store(out + at, total, mask=inside)
+        wide = total.to(tl.float32)
+        weight = tl.load(gamma + row).to(tl.float32) + gamma_offset
+        tl.store(scaled + at, (wide * weight[None, :]).to(narrow), mask=inside)
+        tl.store(squares_out + tile * STRIDE + token, tl.sum(wide * wide, 1))
+    else:
+        tl.store(out + at, result.to(narrow), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_parts"])
+def _skinny_kernel(
+    x,
+    w,
+    x_descriptor,
+    w_descriptor,
+    out,
+    bias,
+    residual,
+    scaled,
+    gamma,
+    squares_in,
+    squares_out,
+    partial,
+    arrivals,
+    num_tokens,
+    num_parts,
+    eps,
+    gamma_offset,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    GATED: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr,
+    USE_TMA: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    piece = tl.program_id(1)
+    first_row = tile * BLOCK_N
+    begin = piece * (K // SPLIT_K)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for step in tl.range(0, K // SPLIT_K, BLOCK_K):
+        k = begin + step
+        tokens = tl.trans(
+            _load_tokens(x, x_descriptor, k, num_tokens, K, BLOCK_M, BLOCK_K, USE_TMA)
+        )
+        rows = _load_rows(w, w_descriptor, first_row, k, K, BLOCK_N, BLOCK_K, USE_TMA)
+        acc = tl.dot(rows, tokens, acc, input_precision="ieee")
+        if GATED:
+            rows = _load_rows(w, w_descriptor, N + first_row, k, K, BLOCK_N, BLOCK_K, USE_TMA)
+            up = tl.dot(rows, tokens, up, input_precision="ieee")
+    is_mine = True
+    if SPLIT_K > 1:
+        acc, is_mine = _add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N, BLOCK_M, SPLIT_K)
+    if is_mine:
+        _finish(
+            acc, up, tile, out, bias, residual, scaled, gamma, squares_in, squares_out,
+            num_tokens, num_parts, eps, gamma_offset, N, K, BLOCK_N, BLOCK_M, PARTS, STRIDE,
+            GATED, HAS_NORM, HAS_BIAS, ADDS,
+        )  # fmt: skip
+
+
+def skinny_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    gated: bool,
+    norm: NormInput | None,
+    add: NormOutput | None,
+    arrivals: torch.Tensor,
+) -> torch.Tensor:
+    """As `linear_ops.skinny_linear`."""
+    num_tokens, width = x.shape
+    num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
+    config = skinny_config(num_tokens, num_rows, width, gated=gated)
+    num_tiles = num_rows // config.block_n
+    out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
+    partial = out
+    if config.split_k > 1:
+        size = (num_tiles, config.split_k, config.block_n, config.block_m)
+        partial = torch.empty(size, dtype=torch.float32, device=x.device)
+    use_tma = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9
+    num_parts = 1 if norm is None else norm.num_parts
+    _skinny_kernel[(num_tiles, config.split_k)](
+        x,
+        weight,
+        TensorDescriptor.from_tensor(x, [config.block_m, config.block_k]) if use_tma else None,
+        TensorDescriptor.from_tensor(weight, [config.block_n, config.block_k]) if use_tma else None,
+        out,
+        out if bias is None else bias,
+        out if add is None else add.residual,
+        out if add is None else add.scaled,
+        out if add is None else add.gamma,
+        out if norm is None else norm.squares,
+        out if add is None else add.squares,
+        partial,
+        arrivals,
+        num_tokens,
+        num_parts,
+        0.0 if norm is None else norm.eps,
+        0.0 if add is None else add.gamma_offset,
+        N=num_rows,
+        K=width,
+        BLOCK_N=config.block_n,
+        BLOCK_M=config.block_m,
+        BLOCK_K=config.block_k,
+        SPLIT_K=config.split_k,
+        PARTS=triton.next_power_of_2(num_parts),
+        STRIDE=SQUARES_STRIDE,
+        GATED=gated,
+        HAS_NORM=norm is not None,
+        HAS_BIAS=bias is not None,
+        ADDS=add is not None,
+        USE_TMA=use_tma,
+        num_warps=4,
+        num_stages=config.num_stages,
+    )
+    return out

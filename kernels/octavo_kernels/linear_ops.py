@@ -1,0 +1,82 @@
+"""Products of a few tokens with a large matrix, and what a decoder fuses around them.
+
+A decoder's running sum goes from product to product in two forms: the residual, and the residual
+times the next norm's weight. The factor 1 / root mean square is one number a token; it is applied
+to the next product's result, from sums of squares that the product before has left.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+MAX_SKINNY_TOKENS = 64
+ROW_TILE = 64
+"""Rows of a weight in a program; sums of squares are left for each such tile."""
+MAX_TILES = 4096
+
+
+@dataclass(frozen=True)
+class NormInput:
+    """x holds residual * gamma: the product's result is divided by the residual's rms."""
+
+    squares: torch.Tensor
+    """[>= num_parts, MAX_SKINNY_TOKENS] float32: partial sums of the residual's squares."""
+    num_parts: int
+    eps: float
+
+
+@dataclass(frozen=True)
+class NormOutput:
+    """The product's result is added to the residual and prepared for the norm that follows."""
+
+    residual: torch.Tensor
+    """[T, N]."""
+    gamma: torch.Tensor
+    """[N]: weight of the norm that follows."""
+    gamma_offset: float
+    scaled: torch.Tensor
+    """[T, N], filled: new residual * (gamma + gamma_offset)."""
+    squares: torch.Tensor
+    """[N / ROW_TILE, MAX_SKINNY_TOKENS] float32, filled: sums of the new residual's squares."""
+
+
+def can_be_skinny(weight: torch.Tensor, *, gated: bool) -> bool:
+    """Whether `skinny_linear` takes this weight [N, K], 16-bit, of whole tiles."""
+    num_rows, width = weight.shape
+    tile = 2 * ROW_TILE if gated else ROW_TILE
+    return (
+        weight.dtype in (torch.bfloat16, torch.float16)
+        and weight.is_contiguous()
+        and num_rows % tile == 0
+        and num_rows // ROW_TILE <= MAX_TILES
+        and width % 128 == 0
+    )
+
+
+def skinny_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    gated: bool = False,
+    norm: NormInput | None = None,
+    add: NormOutput | None = None,
+    arrivals: torch.Tensor,
+) -> torch.Tensor:
+    """x[T, K] @ weight[N, K].T + bias -> [T, N], T <= MAX_SKINNY_TOKENS.
+
+    gated: weight is [2N, K], gate above up; the result is silu(gate) * up.
+    norm: see `NormInput`. add: the result is the new residual, see `NormOutput`.
+    arrivals[MAX_TILES] int32, zero before and after; launches that may overlap need their own.
+    """
+    if not 1 <= x.shape[0] <= MAX_SKINNY_TOKENS:
+        raise ValueError(f"skinny_linear takes 1 to {MAX_SKINNY_TOKENS} tokens, got {x.shape[0]}")
+    if not can_be_skinny(weight, gated=gated) or x.shape[1] != weight.shape[1]:
+        raise ValueError(f"skinny_linear cannot multiply {tuple(x.shape)} by {weight.shape}")
+    if x.is_cpu:
+        from octavo_kernels.reference.skinny_linear import skinny_linear as reference
+
+        return reference(x, weight, bias, gated=gated, norm=norm, add=add)
+    from octavo_kernels.gpu.skinny_linear import skinny_linear as run
+
+    return run(x, weight, bias, gated=gated, norm=norm, add=add, arrivals=arrivals)

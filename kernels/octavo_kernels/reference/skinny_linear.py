@@ -1,0 +1,38 @@
+"""A product with norm, gate and residual around it, step by step."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from octavo_kernels.linear_ops import NormInput, NormOutput
+
+
+def skinny_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    gated: bool,
+    norm: "NormInput | None",
+    add: "NormOutput | None",
+) -> torch.Tensor:
+    num_tokens, width = x.shape
+    result = x.float() @ weight.float().T
+    if norm is not None:
+        mean_square = norm.squares[: norm.num_parts, :num_tokens].sum(dim=0) / width
+        result *= torch.rsqrt(mean_square + norm.eps)[:, None]
+    if bias is not None:
+        result += bias.float()
+    if gated:
+        gate, up = result.to(x.dtype).float().chunk(2, dim=-1)
+        result = functional.silu(gate) * up
+    result = result.to(x.dtype)
+    if add is None:
+        return result
+    total = (result.float() + add.residual.float()).to(x.dtype)
+    add.scaled.copy_(total.float() * (add.gamma.float() + add.gamma_offset))
+    tiles = total.float().square().view(num_tokens, -1, 64).sum(dim=-1)
+    add.squares[: tiles.shape[1], :num_tokens] = tiles.T
+    return total

@@ -1,0 +1,122 @@
+"""The product of few tokens against its float32 reference: alone, gated, between two norms."""
+
+import pytest
+import torch
+
+from octavo_kernels.gpu.skinny_linear import skinny_config
+from octavo_kernels.gpu.skinny_linear import skinny_linear as kernel
+from octavo_kernels.linear_ops import (
+    MAX_SKINNY_TOKENS,
+    MAX_TILES,
+    NormInput,
+    NormOutput,
+    can_be_skinny,
+    skinny_linear,
+)
+from octavo_kernels.reference.skinny_linear import skinny_linear as reference
+
+WIDTH = 256
+
+
+@pytest.fixture(params=[torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def dtype(request, device):
+    if request.param == torch.bfloat16 and device.type == "cpu":
+        pytest.skip("the interpreter computes bfloat16 products wrongly")
+    return request.param
+
+
+@pytest.fixture
+def draw(dtype, device, generator):
+    def make(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        drawn = torch.randn(shape, generator=generator, device=device) * scale
+        return drawn.to(dtype)
+
+    return make
+
+
+def _zeros(device: torch.device) -> torch.Tensor:
+    return torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16, 17, 33, 64])
+def test_plain_product_with_a_bias(num_tokens, draw, dtype, device, assert_close):
+    x, weight, bias = draw(num_tokens, WIDTH), draw(128, WIDTH, scale=0.06), draw(128)
+    arrivals = _zeros(device)
+    found = kernel(x, weight, bias, gated=False, norm=None, add=None, arrivals=arrivals)
+    exact = x.double() @ weight.double().T + bias.double()
+    assert_close(found, exact, dtype)
+    assert not arrivals.any()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 20, 64])
+def test_gate(num_tokens, draw, dtype, device, assert_close):
+    x, weight = draw(num_tokens, WIDTH), draw(256, WIDTH, scale=0.06)
+    found = kernel(x, weight, None, gated=True, norm=None, add=None, arrivals=_zeros(device))
+    expected = reference(x, weight, None, gated=True, norm=None, add=None)
+    assert_close(found, expected, dtype, factor=2)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 64])
+def test_residual_and_what_the_next_norm_needs(num_tokens, draw, dtype, device, assert_close):
+    x, weight = draw(num_tokens, WIDTH), draw(192, WIDTH, scale=0.06)
+    residual, gamma = draw(num_tokens, 192), draw(192)
+
+    def output() -> NormOutput:
+        squares = torch.zeros(MAX_TILES, MAX_SKINNY_TOKENS, device=device)
+        return NormOutput(residual, gamma, 1.0, torch.empty_like(residual), squares)
+
+    mine, theirs = output(), output()
+    arrivals = _zeros(device)
+    found = kernel(x, weight, None, gated=False, norm=None, add=mine, arrivals=arrivals)
+    expected = reference(x, weight, None, gated=False, norm=None, add=theirs)
+    assert_close(found, expected, dtype, factor=2)
+    assert_close(mine.scaled, theirs.scaled, dtype, factor=3)
+    torch.testing.assert_close(
+        mine.squares[:3, :num_tokens], theirs.squares[:3, :num_tokens], rtol=5e-3, atol=0.02
+    )
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_norm_is_applied_from_sums_of_squares(gated, draw, dtype, device, assert_close):
+    num_tokens = 7
+    residual, gamma = draw(num_tokens, WIDTH, scale=3.0), draw(WIDTH)
+    weight = draw(256, WIDTH, scale=0.06)
+    squares = torch.zeros(MAX_TILES, MAX_SKINNY_TOKENS, device=device)
+    tiles = residual.float().square().view(num_tokens, -1, 64).sum(dim=-1)
+    squares[: tiles.shape[1], :num_tokens] = tiles.T
+    norm = NormInput(squares, tiles.shape[1], 1e-5)
+    x = (residual.float() * gamma.float()).to(dtype)
+    found = kernel(x, weight, None, gated=gated, norm=norm, add=None, arrivals=_zeros(device))
+    wide = residual.double()
+    normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + 1e-5) * gamma.double()
+    exact = normed @ weight.double().T
+    if gated:
+        gate, up = exact.chunk(2, dim=-1)
+        exact = torch.nn.functional.silu(gate) * up
+    assert_close(found, exact, dtype, factor=4)
+
+
+def test_pieces_of_long_rows_are_added_once_and_counters_reset(draw, dtype, device, assert_close):
+    width = 1024
+    assert skinny_config(3, 128, width, gated=False).split_k > 1
+    x, weight, arrivals = draw(3, width), draw(128, width, scale=0.03), _zeros(device)
+    for _ in range(2):
+        found = kernel(x, weight, None, gated=False, norm=None, add=None, arrivals=arrivals)
+        assert_close(found, x.double() @ weight.double().T, dtype)
+        assert not arrivals.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "gated", "fits"),
+    [((128, 256), False, True), ((128, 256), True, True), ((64, 256), True, False),
+     ((100, 256), False, False), ((128, 100), False, False)],
+)  # fmt: skip
+def test_only_whole_tiles_are_skinny(shape, gated, fits):
+    weight = torch.zeros(shape, dtype=torch.float16)
+    assert can_be_skinny(weight, gated=gated) == fits
+
+
+def test_too_many_tokens_are_refused():
+    x, weight = torch.zeros(65, 256), torch.zeros(128, 256, dtype=torch.float16)
+    with pytest.raises(ValueError, match="65"):
+        skinny_linear(x, weight, arrivals=torch.zeros(MAX_TILES, dtype=torch.int32))
