@@ -187,7 +187,10 @@ def pods(kubectl: Any, name: str = "chat") -> list[dict[str, Any]]:
 
 
 def place(kubectl: Any, pod: dict[str, Any]) -> None:
-    """Bind a pod to a node that does not exist: no scheduler judges it, and no kubelet runs it."""
+    """Bind a pod to a node that does not exist: no scheduler judges it, and no kubelet runs it.
+
+    The garbage collector removes such pods, for each new name of a node not before 40 s.
+    """
     if "nodeName" in pod["spec"]:
         return
     name = pod["metadata"]["name"]
@@ -195,7 +198,7 @@ def place(kubectl: Any, pod: dict[str, Any]) -> None:
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": name},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": f"nowhere-{name}"},
     }
     path = f"/api/v1/namespaces/{kubectl.namespace}/pods/{name}/binding"
     kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(binding))

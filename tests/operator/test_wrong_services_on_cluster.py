@@ -20,7 +20,7 @@ WRONG_SPECS = {
         "spec.model: Required value",
     ),
     "no uri": ({"model": {"uri": None}}, "spec.model.uri: Required value"),
-    "unknown field": ({"modle": 1}, 'unknown field "spec.modle"'),
+    "unknown field": ({"model_": 1}, 'unknown field "spec.model_"'),
     "unknown engine field": (
         {"engine": {"tensorParalelSize": 2}},
         'unknown field "spec.engine.tensorParalelSize"',
