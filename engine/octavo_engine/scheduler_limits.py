@@ -29,11 +29,11 @@ def resolve_limits(settings: SchedulerSettings, info: EngineInfo) -> SchedulerLi
     budget = settings.max_num_batched_tokens
     if budget is None:
         is_cpu = info.device.startswith("cpu")
-        budget = max(_CPU_BATCHED_TOKENS if is_cpu else GPU_BATCHED_TOKENS, max_num_seqs + 1)
-    if budget <= max_num_seqs:
+        budget = max(_CPU_BATCHED_TOKENS if is_cpu else GPU_BATCHED_TOKENS, max_num_seqs)
+    if budget < max_num_seqs:
         raise ConfigError(
-            f"max_num_batched_tokens ({budget}) must exceed max_num_seqs ({max_num_seqs}): "
-            "every running sequence decodes in every step, and prefill needs at least one token"
+            f"max_num_batched_tokens ({budget}) is below max_num_seqs ({max_num_seqs}): "
+            "every running sequence decodes in every step"
         )
     target_ms = settings.target_itl_ms
     if target_ms is not None and target_ms <= 0:
