@@ -1,4 +1,4 @@
-"""Each weight format gives back the weights that were packed into it, by hand or by an own packer."""
+"""Each weight format gives back the weights that were packed into it by an own packer."""
 
 import pytest
 import torch
@@ -163,7 +163,8 @@ def test_awq_gives_back_what_was_packed(group_size: int | None, seed: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "what"), [((20, 64), "20 rows.*multiple of 8"), ((16, 40), "40 inputs.*multiple of 32")]
+    ("shape", "what"),
+    [((20, 64), "20 rows.*multiple of 8"), ((16, 40), "40 inputs.*multiple of 32")],
 )
 def test_awq_refuses_sizes_that_it_cannot_pack(shape: tuple[int, int], what: str) -> None:
     with pytest.raises(CheckpointError, match=f"module 'm' has {what}"):

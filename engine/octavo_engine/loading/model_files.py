@@ -26,7 +26,7 @@ from octavo_engine.model_config import ModelConfig
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import FAMILIES, build_model_config
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
-from octavo_engine.quantization.read_config import read_scheme
+from octavo_engine.quantization.read_config import read_scheme, refuse_unnamed_quantization
 from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.quantization.settle import settle_zero_points
 
@@ -86,10 +86,12 @@ def open_model(path: str) -> ModelFiles:
 
 def _read_scheme(folder: Path, raw: Mapping[str, Any], source: SafetensorsSource) -> Scheme | None:
     found = read_quantization(folder, raw)
+    infos = source.infos()
     if found is None:
+        refuse_unnamed_quantization(infos)
         return None
     quantization, file_name = found
-    return settle_zero_points(read_scheme(quantization, file_name), source.infos(), source.read)
+    return settle_zero_points(read_scheme(quantization, file_name), infos, source.read)
 
 
 def load_decoder(

@@ -30,7 +30,7 @@ class AwqFormat:
     group_size: int | None
 
     def describe(self) -> str:
-        return f"awq gemm, {self.bits} bits, {describe_groups(self.group_size)}"
+        return f"gemm, {self.bits} bits, {describe_groups(self.group_size)}"
 
     def is_used_by(self, module: str, infos: TensorInfos) -> bool:
         return any(f"{module}.{suffix}" in infos for suffix in ("qweight", "qzeros", "scales"))

@@ -36,7 +36,7 @@ class GptqFormat:
     def describe(self) -> str:
         kind = "symmetric" if self.is_symmetric else "asymmetric"
         order = ", act-order" if self.uses_act_order else ""
-        return f"gptq, {self.bits} bits, {describe_groups(self.group_size)}, {kind}{order}"
+        return f"{self.bits} bits, {describe_groups(self.group_size)}, {kind}{order}"
 
     def is_used_by(self, module: str, infos: TensorInfos) -> bool:
         return any(f"{module}.{suffix}" in infos for suffix in ("qweight", "qzeros", "scales"))

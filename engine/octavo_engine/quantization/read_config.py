@@ -15,6 +15,7 @@ from octavo_engine.quantization.configs.common import QuantizationConfig
 from octavo_engine.quantization.configs.compressed_tensors import CompressedTensorsConfig
 from octavo_engine.quantization.configs.fp8 import Fp8Config
 from octavo_engine.quantization.configs.gptq import GptqConfig
+from octavo_engine.quantization.format import TensorInfos
 from octavo_engine.quantization.scheme import Scheme
 
 CONFIGS: Mapping[str, type[QuantizationConfig]] = {
@@ -24,6 +25,8 @@ CONFIGS: Mapping[str, type[QuantizationConfig]] = {
     "compressed-tensors": CompressedTensorsConfig,
     "auto-round": AutoRoundConfig,
 }
+
+QUANTIZED_SUFFIXES = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv")
 
 
 def read_scheme(raw: Mapping[str, Any], name: str) -> Scheme:
@@ -37,3 +40,13 @@ def read_scheme(raw: Mapping[str, Any], name: str) -> Scheme:
         return msgspec.convert(dict(raw), CONFIGS[method]).scheme()
     except (msgspec.ValidationError, CheckpointError) as error:
         raise CheckpointError(f"{name}: quantization_config: {error}") from error
+
+
+def refuse_unnamed_quantization(infos: TensorInfos) -> None:
+    """For a checkpoint without a config of its quantisation: its tensors must be plain numbers."""
+    for name, info in infos.items():
+        if name.endswith(QUANTIZED_SUFFIXES):
+            raise CheckpointError(
+                f"{info.file}: tensor {name!r} belongs to a quantised matrix, but neither "
+                "config.json nor quantize_config.json says how it is quantised"
+            )
