@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from octavo_kernels.gpu import hopper_prefill
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.gated_mul import silu_mul
@@ -113,6 +114,8 @@ def attention_launches(rows: int, page: int, head_dim: int) -> None:
     tiles = torch.zeros(3, 4, dtype=torch.int32)
     prefill = prefill_config(head_dim, page, 2, tma_possible=True)
     prefill_attention(q, cache, cache, q, tiles, table, prefill, options)
+    if hopper_prefill.can_run(q, cache, options):
+        hopper_prefill.hopper_prefill_attention(q, cache, cache, q, tiles, table, options, 132)
 
 
 def small_launches() -> None:
@@ -127,11 +130,13 @@ def small_launches() -> None:
     arguments = (q, k, k, tables, tables, positions, cache, cache, positions)
     rope_kv_write(*arguments, qk_norm=norm, eps=1e-6)
     numbers = torch.ones(4)
-    params = SamplingTensors(
-        temperature=numbers, top_k=numbers.int(), top_p=numbers, min_p=numbers,
-        seeds=numbers.long(), positions=numbers.long(), all_greedy=False, any_filter=True,
-    )  # fmt: skip
-    sample(torch.empty(4, 128256, dtype=dtype), params)
+    for all_greedy, any_filter in ((True, False), (False, False), (False, True)):
+        params = SamplingTensors(
+            temperature=numbers, top_k=numbers.int(), top_p=numbers, min_p=numbers,
+            seeds=numbers.long(), positions=numbers.long(),
+            all_greedy=all_greedy, any_filter=any_filter,
+        )  # fmt: skip
+        sample(torch.empty(4, 128256, dtype=dtype), params)
 
 
 def main(cases: list[str]) -> None:
@@ -143,7 +148,7 @@ def main(cases: list[str]) -> None:
         else:
             attention_launches(*(int(number) for number in case.split(",")))
         for line in reports:
-            print(json.dumps({"case": case} | line))  # noqa: T201  the parent reads it
+            print(json.dumps({"case": case} | line))
         reports.clear()
 
 

@@ -44,6 +44,8 @@ def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
         "_plan_kernel",
         "_decode_kernel",
         "_prefill_kernel",
+        "_hopper_prefill_kernel",
+        "_merge_kernel",
     }
 
 
@@ -63,6 +65,15 @@ def test_prefill_runs_on_the_warpgroup_matrix_unit(
     report = of(reports, "_prefill_kernel", case)
     assert report["HGMMA"] > 0
     assert report["HMMA"] == 0
+
+
+def test_the_gluon_prefill_keeps_its_pipeline(reports: list[dict[str, Any]]) -> None:
+    report = of(reports, "_hopper_prefill_kernel", "1,64,128")
+    assert report["HGMMA"] > 0
+    assert report["UTMALDG"] > 0
+    assert (
+        report["registers"] == 168
+    )  # what 240 for the consumers and 24 for the producer add up to
 
 
 def test_decode_of_a_middle_batch_runs_keys_first(reports: list[dict[str, Any]]) -> None:

@@ -64,8 +64,8 @@ def test_greedy_takes_the_lowest_id_on_ties(
 def test_draws_what_the_reference_draws(
     filters: dict[str, list[float]], device: torch.device, generator: torch.Generator
 ) -> None:
-    logits = 2 * torch.randn(12, 5003, generator=generator, device=device)
-    params = make_params(12, device, **filters)  # type: ignore[arg-type]
+    logits = 2 * torch.randn(6, 5003, generator=generator, device=device)
+    params = make_params(6, device, **filters)  # type: ignore[arg-type]
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 
@@ -73,8 +73,16 @@ def test_draws_what_the_reference_draws(
 def test_a_flat_distribution_with_ties_stays_among_the_kept(
     top_k: int, device: torch.device, generator: torch.Generator
 ) -> None:
-    logits = torch.randint(0, 3, (6, 300), generator=generator, device=device).float() * 0.01
-    params = make_params(6, device, top_k=[top_k], top_p=[0.5, 1.0])
+    logits = torch.randint(0, 3, (4, 300), generator=generator, device=device).float() * 0.01
+    params = make_params(4, device, top_k=[top_k], top_p=[0.5, 1.0])
+    assert sample(logits, params).tolist() == reference(logits, params).tolist()
+
+
+def test_more_tokens_kept_than_are_gathered(
+    device: torch.device, generator: torch.Generator
+) -> None:
+    logits = 0.1 * torch.randn(2, 9001, generator=generator, device=device)
+    params = make_params(2, device, top_p=[0.9, 1.0], min_p=[0.0, 0.5])
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 

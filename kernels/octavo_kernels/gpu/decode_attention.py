@@ -22,6 +22,7 @@ from octavo_kernels.gpu.attention_parts import (
     scale_logits,
     tile_descriptor,
 )
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.gpu.schedule import MAX_PIECES, DecodePlan
 
 
@@ -161,10 +162,12 @@ def _decode_kernel(
     HAS_WINDOW: tl.constexpr,
     MAX_PIECES: tl.constexpr,
     MERGE_AT_ONCE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     item = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     fields = items + item * 8
+    wait_for_previous(OVERLAP)
     num_pieces = tl.load(fields + 3)
     if num_pieces > 0:
         row = tl.load(fields).to(tl.int64)
@@ -299,4 +302,5 @@ def decode_attention(
         MERGE_AT_ONCE=max(1, 8192 // (block_g * block_d)),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        **overlap_options(q.device),
     )  # fmt: skip

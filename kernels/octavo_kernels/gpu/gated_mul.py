@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
+
 BLOCK = 1024
 
 
@@ -15,7 +17,16 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _gated_mul_kernel(gate_up, out, stride_token, WIDTH, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _gated_mul_kernel(
+    gate_up,
+    out,
+    stride_token,
+    WIDTH,
+    GELU: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    wait_for_previous(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -47,5 +58,13 @@ def _gated_mul(gate_up: torch.Tensor, *, gelu: bool) -> torch.Tensor:
     out = torch.empty(num_tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     if out.numel():
         grid = (num_tokens, triton.cdiv(width, BLOCK))
-        _gated_mul_kernel[grid](gate_up, out, gate_up.stride(0), width, GELU=gelu, BLOCK=BLOCK)
+        _gated_mul_kernel[grid](
+            gate_up,
+            out,
+            gate_up.stride(0),
+            width,
+            GELU=gelu,
+            BLOCK=BLOCK,
+            **overlap_options(gate_up.device),
+        )
     return out

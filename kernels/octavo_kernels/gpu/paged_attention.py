@@ -5,6 +5,7 @@ import torch
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.kv_write import check_caches
+from octavo_kernels.gpu.launch import capability, num_cores
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
 from octavo_kernels.gpu.schedule import with_schedule
 from octavo_kernels.metadata import AttentionMetadata
@@ -44,12 +45,34 @@ def paged_attention(
             q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, options
         )
     if schedule.tiles is not None:
-        prefill_attention(
-            q, k_cache, v_cache, out, schedule.tiles, metadata.block_table,
-            prefill_config(head_dim, page_size, q.element_size(), tma_possible=tma_possible),
-            options,
-        )  # fmt: skip
+        _prefill(q, k_cache, v_cache, out, schedule.tiles, metadata.block_table, options)
     return out
+
+
+def _prefill(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    out: torch.Tensor,
+    tiles: torch.Tensor,
+    block_table: torch.Tensor,
+    options: AttentionOptions,
+) -> None:
+    """By the Gluon kernel where it covers the case, else by the plain one."""
+    has_tma = _has_tma(q.device)
+    if has_tma and _is_hopper(q.device):
+        from octavo_kernels.gpu import hopper_prefill
+
+        if hopper_prefill.can_run(q, k_cache, options):
+            hopper_prefill.hopper_prefill_attention(
+                q, k_cache, v_cache, out, tiles, block_table, options, num_cores(q.device)
+            )
+            return
+    config = prefill_config(
+        q.shape[2], k_cache.shape[2], q.element_size(),
+        tma_possible=has_tma and k_cache.is_contiguous(),
+    )  # fmt: skip
+    prefill_attention(q, k_cache, v_cache, out, tiles, block_table, config, options)
 
 
 def _check(
@@ -62,5 +85,9 @@ def _check(
         raise ValueError(f"pages of {k_cache.shape[2]} tokens, metadata says {metadata.block_size}")
 
 
+def _is_hopper(device: torch.device) -> bool:
+    return capability(device)[0] == 9
+
+
 def _has_tma(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return device.type == "cuda" and capability(device)[0] >= 9

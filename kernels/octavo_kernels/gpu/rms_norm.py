@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
+
 TILE_ELEMENTS = 2048
 """Short rows (QK-norm) share a program until it has about this many elements."""
 
@@ -27,6 +29,7 @@ def _rms_norm_kernel(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Each program normalises ROWS rows; row i is head i % rows_per_token of a token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -35,6 +38,8 @@ def _rms_norm_kernel(
     token, head = row // rows_per_token, row % rows_per_token
     source = (token * stride_token + head * stride_row)[:, None] + column[None, :]
     target = row[:, None] * WIDTH + column[None, :]
+    scale = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32) + weight_offset
+    wait_for_previous(OVERLAP)
     wide = tl.load(x + source, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         source = (token * residual_stride_token + head * residual_stride_row)[:, None]
@@ -45,7 +50,6 @@ def _rms_norm_kernel(
         wide = total.to(tl.float32)
     mean_square = tl.sum(wide * wide, axis=1) / WIDTH
     inverse_rms = tl.rsqrt(mean_square + eps)
-    scale = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32) + weight_offset
     normed = wide * inverse_rms[:, None] * scale[None, :]
     tl.store(y + target, normed.to(y.dtype.element_ty), mask=inside)
 
@@ -83,6 +87,7 @@ def rms_norm(
             ROWS=rows,
             HAS_RESIDUAL=residual is not None,
             num_warps=min(16, max(4, block // 1024)),
+            **overlap_options(x.device),
         )
     return y if residual is None else (y, new_residual)
 

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.kv_write import check_caches
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 
 
 @triton.jit
@@ -91,7 +92,9 @@ def _rope_kernel(
     INTERLEAVED: tl.constexpr,
     HAS_NORM: tl.constexpr,
     WRITE_CACHE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    wait_for_previous(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     TAIL: tl.constexpr = HEAD_DIM - 2 * HALF
@@ -202,4 +205,5 @@ def _launch(
         HAS_NORM=qk_norm is not None,
         WRITE_CACHE=cache is not None,
         num_warps=1 if group <= 4 else 4,
+        **overlap_options(q.device),
     )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.gpu.launch import num_cores
 from octavo_kernels.metadata import AttentionMetadata
 
 ITEM_FIELDS = 8
@@ -53,7 +54,7 @@ def with_schedule(
             metadata.seq_lens[: metadata.num_decode_rows],
             num_kv_heads=num_kv_heads,
             window=window,
-            target_items=target_items(metadata.num_decode_rows, num_kv_heads, _num_cores(device)),
+            target_items=target_items(metadata.num_decode_rows, num_kv_heads, num_cores(device)),
         )
     tiles = cut_tiles(metadata)
     schedule = AttentionSchedule(
@@ -158,9 +159,3 @@ def cut_tiles(metadata: AttentionMetadata) -> list[tuple[int, int, int, int]]:
 def _to_device(tiles: list[tuple[int, int, int, int]], device: torch.device) -> torch.Tensor:
     host = torch.tensor(tiles, dtype=torch.int32)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
-
-
-def _num_cores(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count

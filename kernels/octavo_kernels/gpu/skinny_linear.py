@@ -229,8 +229,9 @@ def skinny_linear(
     norm: NormInput | None,
     add: NormOutput | None,
     arrivals: torch.Tensor,
+    use_tma: bool | None = None,
 ) -> torch.Tensor:
-    """As `linear_ops.skinny_linear`."""
+    """As `linear_ops.skinny_linear`; use_tma None: where the GPU has it."""
     num_tokens, width = x.shape
     num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
     config = skinny_config(num_tokens, num_rows, width, gated=gated)
@@ -240,7 +241,8 @@ def skinny_linear(
     if config.split_k > 1:
         size = (num_tiles, config.split_k, config.block_n, config.block_m)
         partial = torch.empty(size, dtype=torch.float32, device=x.device)
-    use_tma = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9
+    if use_tma is None:
+        use_tma = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9
     num_parts = 1 if norm is None else norm.num_parts
     _skinny_kernel[(num_tiles, config.split_k)](
         x,

@@ -12,7 +12,7 @@ POSITION_KEY = 0x85EBCA77
 SECOND_KEY = 0xC2B2AE3D
 MIX_1 = 0x7FEB352D
 MIX_2 = 0x846CA68B
-SMALL_U = 2.0**-10
+SMALL_U = 2.0**-5
 LARGEST_U = 1.0 - 2.0**-24
 
 
@@ -48,7 +48,10 @@ def gumbel_noise(
     unit = torch.where(words < 0, unit + 2.0**32, unit)
     unit = ((unit + 0.5) * 2.0**-32).clamp_(max=LARGEST_U)
     # -log(1 - u) loses the bits of a small u, which decide between the likeliest tokens.
-    series = unit * (1.0 + unit * (0.5 + unit * (1.0 / 3.0)))
+    series = torch.full_like(unit, 1 / 6)
+    for denominator in (5, 4, 3, 2, 1):
+        series = series * unit + 1 / denominator
+    series *= unit
     exponential = torch.where(unit < SMALL_U, series, -torch.log(1.0 - unit))
     return -torch.log(exponential)
 
