@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import kopf
@@ -19,15 +20,24 @@ from octavo_operator.tasks import together
 from octavo_operator.workqueue import WorkQueue
 
 _LOOK_AGAIN_S = {"waiting": 5.0, "rejected": 60.0}
-"""What may end without an event of ours: a predecessor's removal, a foreign object, a policy."""
+"""Outcome -> seconds: what may end without an event, as by a foreign object's removal."""
+
+_WATCH_AGAIN_S = 2.0
 
 
 class Controller:
     def __init__(
-        self, config: OperatorConfig, cluster: Cluster, metrics: Metrics, stop: asyncio.Event
+        self,
+        config: OperatorConfig,
+        cluster: Cluster,
+        metrics: Metrics,
+        until_may_write: Callable[[], Awaitable[None]],
+        stop: asyncio.Event,
     ) -> None:
+        """`until_may_write` returns when this process is surely the active one."""
         self._config = config
         self._metrics = metrics
+        self._until_may_write = until_may_write
         self._stop = stop
         self._cache = ObjectCache()
         self._queue = WorkQueue()
@@ -51,6 +61,16 @@ class Controller:
         await together(*workers, self.resync.run(), self._watch())
 
     async def _watch(self) -> None:
+        """kopf gives up on answers such as 403 and 500, which a starting API server gives, too."""
+        while not self._stop.is_set():
+            try:
+                await self._watch_once()
+            except Exception as error:
+                structlog.get_logger().warning("watches ended", error=str(error) or repr(error))
+                await asyncio.sleep(_WATCH_AGAIN_S)
+                self.resync.after_gap()
+
+    async def _watch_once(self) -> None:
         registry = handlers.registry(
             self._cache, self._queue.wake, self.resync.after_gap, self._metrics
         )
@@ -71,6 +91,7 @@ class Controller:
             self._metrics.queue_length.set(len(self._queue))
             key, waited_s = await self._queue.take()
             self._metrics.queue_wait_seconds.observe(waited_s)
+            await self._until_may_write()
             begun_s = time.perf_counter()
             outcome = await self._reconcile(key)
             seconds = time.perf_counter() - begun_s

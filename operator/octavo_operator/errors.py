@@ -6,7 +6,7 @@ OperatorError
 ├── ApiError             the API server answered, or did not answer, with an error
 │   ├── ApiRejected      asking again with the same body gives the same answer
 │   └── ApiUnavailable   asking again later may help; holds the server's Retry-After
-└── LeaseLost            another operator may be active; the process must end at once
+└── LeaseLost            another operator is active; the process must end at once
 """
 
 from octavo_operator.reasons import Reason

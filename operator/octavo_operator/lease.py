@@ -1,7 +1,8 @@
 """One active operator: a coordination.k8s.io Lease of our own, taken before anything is written.
 
-The holder renews it and must end when it cannot. Clocks of different machines are never compared:
-another's Lease is dead when it has not changed for its duration on our own clock.
+The holder renews it. When it cannot in time (the API server is away), it rests until it can again;
+when it finds that another has taken the Lease meanwhile, it ends. Clocks of different machines are
+never compared: another's Lease is dead when it has not changed for its duration on our own clock.
 """
 
 import asyncio
@@ -34,6 +35,11 @@ class LeaderLease:
         self._identity = identity
         self._seen: _Seen | None = None
         self._last_contact_s = time.monotonic()
+        self._fresh = asyncio.Event()
+
+    async def until_fresh(self) -> None:
+        """Returns at once while the Lease is held for sure; to be awaited before writing."""
+        await self._fresh.wait()
 
     @property
     def contact_age_s(self) -> float:
@@ -46,6 +52,7 @@ class LeaderLease:
         while True:
             try:
                 if await self._try():
+                    self._fresh.set()
                     log.info("lease acquired", identity=self._identity)
                     return
             except ApiError as error:
@@ -53,22 +60,25 @@ class LeaderLease:
             await asyncio.sleep(self._settings.retry_seconds)
 
     async def hold(self) -> None:
-        """Renews for ever; raises LeaseLost when it cannot in time or another holds it."""
+        """Renews for ever; raises LeaseLost when another holds it."""
+        log = structlog.get_logger()
         renewed_s = time.monotonic()
         while True:
             await asyncio.sleep(self._settings.retry_seconds)
             left_s = renewed_s + self._settings.renew_deadline_seconds - time.monotonic()
+            if left_s <= 0 and self._fresh.is_set():
+                self._fresh.clear()
+                log.warning("lease not renewed in time: resting until it is")
             try:
-                async with asyncio.timeout(max(left_s, 0.0)):
+                async with asyncio.timeout(max(left_s, self._settings.retry_seconds)):
                     is_ours = await self._try()
             except (ApiError, TimeoutError) as error:
-                if time.monotonic() - renewed_s >= self._settings.renew_deadline_seconds:
-                    raise LeaseLost(f"not renewed in time: {error or 'no answer'}") from error
-                structlog.get_logger().warning("lease not renewed", error=str(error))
+                log.warning("lease not renewed", error=str(error) or "no answer in time")
                 continue
             if not is_ours:
                 raise LeaseLost("another operator holds the Lease")
             renewed_s = time.monotonic()
+            self._fresh.set()
 
     async def release(self) -> None:
         """Lets a standby take over at once. Raises ApiError."""

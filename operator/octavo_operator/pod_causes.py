@@ -83,6 +83,8 @@ def waiting_for(pod: Pod) -> str:
     """What a pod without trouble is waiting for; a few words."""
     if _condition(pod, "PodScheduled").get("status") != "True":
         return "waits for a node"
+    if any(status.get("started") for status in _containers(pod)):
+        return "begins to answer"
     if any("running" in status.get("state", {}) for status in _containers(pod)):
         return "loads its model"
     return "starts its container"
@@ -145,9 +147,11 @@ def _ended(pod: Pod) -> _Finding | None:
 
 
 def _not_answering(pod: Pod) -> _Finding | None:
-    """Started once, runs still, and its readiness probe fails."""
+    """Runs still, and has ceased to be ready since its start."""
+    unready_since = _condition(pod, "Ready").get("lastTransitionTime", "")
     for status in _containers(pod):
-        if status.get("started") and "running" in status.get("state", {}):
+        running = status.get("state", {}).get("running")
+        if running is not None and unready_since > running.get("startedAt", ""):
             return Reason.NOT_ANSWERING, "runs but does not answer its readiness probe"
     return None
 

@@ -34,7 +34,7 @@ async def run(config: OperatorConfig) -> None:
     async with connection.client(await connection.configuration()) as client:
         cluster = Cluster(client, metrics)
         lease = LeaderLease(cluster, config.lease, connection.own_namespace(), _identity())
-        controller = Controller(config, cluster, metrics, stop)
+        controller = Controller(config, cluster, metrics, lease.until_fresh, stop)
         application = health.app(_staleness(lease, controller.resync, config), metrics)
         async with health.serving(application, config.health_host, config.health_port) as port:
             structlog.get_logger().info("started", health_port=port)

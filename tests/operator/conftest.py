@@ -192,6 +192,7 @@ def api_server(_any_cluster: Any) -> Any:
 def crd_installed(api_server: Any) -> Iterator[None]:
     """The CRD of this checkout; taken away again unless it was there before."""
     kubectl = Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
+    _put_installed_operators_to_rest(kubectl)
     name = "inferenceservices.serving.octavo.dev"
     was_there = kubectl.tried("get", "crd", name).returncode == 0
     source = str(REPOSITORY / "crds" / "inferenceservices.yaml")
@@ -200,6 +201,19 @@ def crd_installed(api_server: Any) -> Iterator[None]:
     yield
     if not was_there:
         kubectl("delete", "crd", name, "--timeout=60s")
+
+
+def _put_installed_operators_to_rest(kubectl: Kubectl) -> None:
+    """One that other tests have installed for the whole cluster would act on our services, too."""
+    selector = "--selector=app.kubernetes.io/name=octavo-operator"
+    for found in kubectl.get("deployments", "--all-namespaces", selector)["items"]:
+        metadata = found["metadata"]
+        name = f"deployment/{metadata['name']}"
+        kubectl(f"--namespace={metadata['namespace']}", "scale", name, "--replicas=0")
+        kubectl(
+            *(f"--namespace={metadata['namespace']}", "wait", "pod", selector),
+            *("--for=delete", "--timeout=60s"),
+        )
 
 
 @pytest.fixture

@@ -140,13 +140,34 @@ async def test_a_short_absence_of_the_api_server_is_survived(leases):
     holding.cancel()
 
 
-async def test_a_long_absence_of_the_api_server_loses_the_lease(leases):
+async def test_a_long_absence_of_the_api_server_rests_the_holder_until_it_is_over(leases):
+    lease = candidate(leases, "a")
+    await within(lease.acquire())
+    await within(lease.until_fresh(), 0.1)
+    holding = asyncio.create_task(lease.hold())
+    leases.is_down = True
+    await asyncio.sleep(1.0)
+
+    with pytest.raises(TimeoutError):
+        await within(lease.until_fresh(), 0.1)
+    leases.is_down = False
+    await within(lease.until_fresh(), 1.0)
+
+    assert not holding.done()
+    holding.cancel()
+
+
+async def test_a_holder_that_was_away_too_long_finds_another(leases):
     lease = candidate(leases, "a")
     await within(lease.acquire())
     leases.is_down = True
+    holding = asyncio.create_task(lease.hold())
+    await asyncio.sleep(1.0)
+    leases.lease["spec"]["holderIdentity"] = "b"
+    leases.is_down = False
 
-    with pytest.raises(LeaseLost, match="not renewed in time"):
-        await within(lease.hold())
+    with pytest.raises(LeaseLost, match="another operator"):
+        await within(holding)
 
 
 async def test_a_lease_taken_by_another_is_lost(leases):

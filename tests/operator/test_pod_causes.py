@@ -119,7 +119,18 @@ NOT_READY = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "stat
             "has failed: the node gave no reason",
         ),
         (
-            {"containerStatuses": [container({"running": {}}, started=True)]},
+            {
+                "conditions": [
+                    {
+                        "type": "Ready",
+                        "status": "False",
+                        "lastTransitionTime": "2026-01-01T00:09:00Z",
+                    }
+                ],
+                "containerStatuses": [
+                    container({"running": {"startedAt": "2026-01-01T00:01:00Z"}}, started=True)
+                ],
+            },
             Reason.NOT_ANSWERING,
             "runs but does not answer its readiness probe",
         ),
@@ -157,6 +168,19 @@ def test_a_leaving_pod_has_no_cause(pod_body):
     )
 
     assert pod_causes.cause(pod) is None
+
+
+def test_a_pod_that_has_just_started_is_not_in_trouble(pod_body):
+    """Between its startup probe and its readiness probe a pod is started and not ready."""
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    running = {"running": {"startedAt": "2026-01-01T00:00:02Z"}}
+    pod = pod_body(
+        conditions=[{"type": "PodScheduled", "status": "True"}, unready],
+        containerStatuses=[container(running, started=True)],
+    )
+
+    assert pod_causes.cause(pod) is None
+    assert pod_causes.waiting_for(pod) == "begins to answer"
 
 
 @pytest.mark.parametrize(
