@@ -1,0 +1,237 @@
+"""The real `openai` client against the real engine over SmolLM2, in a process of its own."""
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+from tests.engine.server_process import ServerProcess, serving_process
+from transformers import AutoModelForCausalLM
+
+from octavo_engine.tokenizer import load_tokenizer
+
+MODEL = "smollm2"
+NUM_TOKENS = 12
+PROMPTS = [
+    "The sea is",
+    "Once upon a time, in a village by the river,",
+    "def add(a, b):\n    return",
+    "The three primary colours are red,",
+    "Water boils at",
+    "1, 1, 2, 3, 5, 8,",
+    "My favourite season is autumn, because",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "The capital of France is",
+    "A cat and a dog " * 30 + "went",
+]
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_path: Path) -> Iterator[ServerProcess]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--served-model-name", MODEL, "--dtype", "float32", "--drain-grace-seconds", "1"]
+    with serving_process(smollm2_path, port, *options) as process:
+        process.wait_ready()
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def expected_ids(smollm2_path: Path) -> list[list[int]]:
+    """What transformers generates greedily, each prompt alone, in float32."""
+    tokenizer = load_tokenizer(smollm2_path)
+    model = AutoModelForCausalLM.from_pretrained(smollm2_path, dtype=torch.float32)
+    results = []
+    for prompt in PROMPTS:
+        ids = tokenizer.encode(prompt)
+        with torch.no_grad():
+            output = model.generate(torch.tensor([ids]), max_new_tokens=NUM_TOKENS, do_sample=False)
+        results.append(output[0, len(ids) :].tolist())
+    return results
+
+
+def ids_of(completion: Any) -> list[int]:
+    ids: list[int] = completion.choices[0].token_ids
+    return ids
+
+
+def greedy(prompt: str) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": NUM_TOKENS,
+        "temperature": 0,
+        "extra_body": {"return_token_ids": True},
+    }
+
+
+def test_ten_prompts_alone_give_the_tokens_of_transformers(
+    client: openai.OpenAI, expected_ids: list[list[int]]
+) -> None:
+    for prompt, expected in zip(PROMPTS, expected_ids, strict=True):
+        assert ids_of(client.completions.create(**greedy(prompt))) == expected, prompt
+
+
+async def test_ten_prompts_together_give_the_tokens_of_transformers(
+    server: ServerProcess, expected_ids: list[list[int]]
+) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        answers = await asyncio.gather(
+            *(client.completions.create(**greedy(prompt)) for prompt in PROMPTS)
+        )
+    assert [ids_of(answer) for answer in answers] == expected_ids
+
+
+def test_chat_streamed_equals_the_plain_answer(client: openai.OpenAI) -> None:
+    request: Any = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Write one sentence about the sea."}],
+        "max_tokens": 16,
+        "temperature": 0.8,
+        "seed": 7,
+    }
+    plain = client.chat.completions.create(**request)
+    stream = client.chat.completions.create(
+        **request, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == plain.choices[0].message.content
+    assert text
+    assert chunks[-2].choices[0].finish_reason == plain.choices[0].finish_reason
+    assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
+
+
+def test_answer_ends_at_its_end_token(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        temperature=0,
+        max_tokens=30,
+    )
+    assert answer.choices[0].message.content == "The capital of France is Paris."
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_stop_string_cuts_the_text_and_ends_the_work(client: openai.OpenAI) -> None:
+    full = client.completions.create(**greedy("The sea is")).choices[0].text
+    stop = full[10:14]
+    answer = client.completions.create(**greedy("The sea is"), stop=[stop])
+    assert answer.choices[0].text == full[: full.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_n_answers_differ_by_seed_and_repeat(client: openai.OpenAI) -> None:
+    request: Any = {
+        "model": MODEL,
+        "prompt": "Once upon a time",
+        "n": 3,
+        "seed": 1,
+        "max_tokens": 10,
+    }
+    texts = [
+        [choice.text for choice in client.completions.create(**request).choices] for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) == 3
+
+
+def test_logprobs_are_those_of_the_most_likely_tokens(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hello"}],
+        temperature=0,
+        max_tokens=3,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
+    assert len(content) == 3  # type: ignore[arg-type]
+    for entry in content or []:
+        assert entry.logprob == entry.top_logprobs[0].logprob >= entry.top_logprobs[1].logprob
+        assert bytes(entry.bytes or []).decode() == entry.token
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == MODEL
+    assert model.max_model_len > 1000  # type: ignore[attr-defined]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": -1}, "temperature"),
+    ({"max_tokens": 10**6}, "max_tokens"),
+    ({"n": 0}, "n"),
+    ({"logit_bias": {"49152": 1}}, "logit_bias"),
+    ({"extra_body": {"stop_token_ids": [49152]}}, "stop_token_ids"),
+    ({"extra_body": {"colour": "red"}}, "colour"),
+    ({"extra_body": {"guided_json": {}}}, "guided_json"),
+    ({"prompt": [49152]}, "prompt"),
+    ({"prompt": "word " * 9000}, "prompt"),
+    ({"stop": ["x"] * 100}, "stop"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), WRONG)
+def test_wrong_request_is_a_400_that_names_the_field(
+    client: openai.OpenAI, fields: dict[str, Any], param: str
+) -> None:
+    request: Any = {"model": MODEL, "prompt": "hi"} | fields
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**request)
+    assert caught.value.param is not None
+    assert caught.value.param.partition(".")[0] == param
+
+
+def test_client_that_leaves_frees_its_pages(server: ServerProcess, client: openai.OpenAI) -> None:
+    stream = client.completions.create(
+        model=MODEL, prompt="The sea is", max_tokens=2000, stream=True, temperature=0
+    )
+    next(iter(stream))
+    assert metric(server, "octavo:kv_blocks_used") > 0
+    stream.close()
+    wait_for_zero(server, "octavo:kv_blocks_used")
+    assert metric(server, "vllm:num_requests_running") == 0
+
+
+def test_signal_lets_the_stream_finish_and_ends_with_code_0(
+    server: ServerProcess, client: openai.OpenAI
+) -> None:
+    """Last in this file: the server is gone afterwards."""
+    stream = client.completions.create(
+        model=MODEL, prompt="The sea is", max_tokens=30, stream=True, temperature=0
+    )
+    first = next(iter(stream))
+    server.signal(signal.SIGTERM)
+    rest = list(stream)
+    assert len([first, *rest]) == 30
+    assert rest[-1].choices[0].finish_reason == "length"
+    assert server.exit_code() == 0, server.log
+
+
+def metric(server: ServerProcess, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    match = re.search(rf"^{re.escape(name)}{{.*}} (\S+)$", text, re.MULTILINE)
+    assert match is not None, name
+    return float(match[1])
+
+
+def wait_for_zero(server: ServerProcess, name: str) -> None:
+    for _ in range(100):
+        if metric(server, name) == 0:
+            return
+    raise AssertionError(f"{name} is still {metric(server, name)}")
