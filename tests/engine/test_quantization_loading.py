@@ -243,3 +243,40 @@ def test_scales_under_deepseeks_name_and_config_are_the_same(tmp_path: Path) -> 
         }
 
     assert max_error(changed("llama-fp8-block", tmp_path, rename, rewrite)) < 0.1
+
+
+def rename_experts(tensors: Tensors, block: str) -> None:
+    matrices = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+    for name in [name for name in tensors if ".block_sparse_moe." in name]:
+        renamed = name.replace("block_sparse_moe", block)
+        for published, other in matrices.items():
+            renamed = renamed.replace(f".{published}.", f".{other}.")
+        tensors[renamed] = tensors.pop(name)
+
+
+@pytest.mark.parametrize("block", ["mlp", "block_sparse_moe"])
+def test_experts_under_the_names_that_tools_give_them_are_found(block: str, tmp_path: Path) -> None:
+    name = "mixtral-fp8-dynamic"
+    folder = changed(name, tmp_path, lambda tensors: rename_experts(tensors, block))
+    assert max_error(folder) < 1e-3
+
+
+def test_an_expert_under_both_names_is_refused(tmp_path: Path) -> None:
+    def double(tensors: Tensors) -> None:
+        expert = "model.layers.0.block_sparse_moe.experts.0"
+        tensors[f"{expert}.gate_proj.weight"] = tensors[f"{expert}.w1.weight"].clone()
+
+    with pytest.raises(CheckpointError, match=r"is there twice, as .*experts\.0\.w1\.weight"):
+        load(changed("mixtral-fp8-dynamic", tmp_path, double))
+
+
+def test_gate_and_up_may_be_split_where_they_are_published_as_one(tmp_path: Path) -> None:
+    def split(tensors: Tensors) -> None:
+        for name in [name for name in tensors if ".gate_up_proj." in name]:
+            tensor = tensors.pop(name)
+            is_shared = name.endswith(".g_idx")
+            halves = (tensor, tensor.clone()) if is_shared else tensor.chunk(2, dim=1)
+            for half, part in zip(halves, ("gate_proj", "up_proj"), strict=True):
+                tensors[name.replace("gate_up_proj", part)] = half.contiguous()
+
+    assert max_error(changed("phi3-gptq-int4-g64-sym", tmp_path, split)) < 1e-3

@@ -20,6 +20,7 @@ from octavo_engine.loading.config_file import (
     read_quantization,
 )
 from octavo_engine.loading.loader import check_fit, fill
+from octavo_engine.loading.names import PublishedNames, has_split_gate_up
 from octavo_engine.loading.slots import Slot
 from octavo_engine.loading.source import GGUFSource, SafetensorsSource, WeightSource
 from octavo_engine.model_config import ModelConfig
@@ -53,7 +54,10 @@ class ModelFiles:
     def model_config(self) -> ModelConfig:
         """Raises CheckpointError for entries that the layers of the table do not know."""
         check_known_entries(self.raw_config, self.name)
-        return build_model_config(self.hf_config)
+        config = build_model_config(self.hf_config)
+        if config.has_packed_gate_up and has_split_gate_up(self.source.infos()):
+            return replace(config, has_packed_gate_up=False)
+        return config
 
 
 def open_model(path: str) -> ModelFiles:
@@ -70,8 +74,9 @@ def open_model(path: str) -> ModelFiles:
     elif location.is_dir():
         raw = read_config(location)
         name = str(location / "config.json")
-        source = folder_source = SafetensorsSource(location)
+        folder_source = SafetensorsSource(location)
         scheme = _read_scheme(location, raw, folder_source)
+        source = PublishedNames(folder_source, raw["model_type"])
     else:
         raise CheckpointError(f"{path} is neither a folder nor a .gguf file")
     return ModelFiles(

@@ -37,6 +37,8 @@ class QuantizedCheckpoint:
         self._scheme = scheme
         self._infos = infos
         self._device = device
+        self._linears = tuple(scheme.linears())
+        self._found: dict[str, LinearScheme | None] = {}
 
     def linear(self, module: str) -> LinearScheme | None:
         """How this module is quantised; None: it is not.
@@ -44,10 +46,15 @@ class QuantizedCheckpoint:
         The tensors decide: lists of modules left out are meant differently by every tool, and what
         the file holds can be read in one way only. The config decides between schemes.
         """
+        if module not in self._found:
+            self._found[module] = self._find(module)
+        return self._found[module]
+
+    def _find(self, module: str) -> LinearScheme | None:
         named = self._scheme.linear(module)
         if self._scheme.is_at_load:
             return named
-        for linear in (named, *self._scheme.linears()):
+        for linear in (named, *self._linears):
             if linear is not None and linear.weights.is_used_by(module, self._infos):
                 return linear
         return None if f"{module}.weight" in self._infos else named
