@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.tools.smollm2 import smollm2_folder, smollm2_gguf
 
-pytest_plugins = ["tests.cluster_plugin"]
+pytest_plugins = ["tests.cluster_plugin", "tests.skips_plugin"]
 
 
 @pytest.fixture(scope="session")
