@@ -40,7 +40,10 @@ def _delegate(group: Path) -> None:
     available = (group / "cgroup.controllers").read_text().split()
     enabled = (group / "cgroup.subtree_control").read_text().split()
     for controller in set(available) - set(enabled):
-        (group / "cgroup.subtree_control").write_text(f"+{controller}")
+        try:
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError as error:
+            raise ClusterError(f"{group}: cannot delegate {controller!r}: {error}") from error
 
 
 def remove(name: str, *, timeout_s: float = 20) -> None:

@@ -21,7 +21,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.kubeconfig import write_kubeconfig
 from tests.cluster.network import Network, free_slot, inside_network, namespace_of
 from tests.cluster.node import Node
-from tests.cluster.packages import cni_folder
+from tests.cluster.packages import cni_folder, which
 from tests.cluster.pause import pause_archive
 from tests.cluster.pki import Identity, Pki, make_pki
 from tests.cluster.prepare import prepare
@@ -124,6 +124,9 @@ class LocalProvider:
     def _start(self, record: ClusterRecord, found: dict[str, Path]) -> None:
         self.say(f"starting cluster {self.name}")
         binaries = _link_programs(self.folder.path / "bin", found)
+        if record.nodes:
+            # A copy: at its own path AppArmor lets it read no file of ours (Ubuntu).
+            shutil.copy(which("dnsmasq"), binaries / "dnsmasq")
         plane = self._control_plane(record, binaries)
         nodes = [self._node(record, node_idx, plane) for node_idx in range(self.num_nodes)]
         self._write_credentials(plane, nodes)
@@ -192,7 +195,12 @@ class LocalProvider:
     def _addons(self, record: ClusterRecord, plane: ControlPlane, node: Node) -> list[Daemon]:
         hosts = node.folder / "service-hosts"
         dnsmasq = (
-            *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file="),
+            *(
+                str(plane.binaries / "dnsmasq"),
+                "--keep-in-foreground",
+                "--conf-file=/dev/null",
+                "--pid-file=",
+            ),
             *("--user=root", "--no-resolv", "--no-hosts", "--log-facility=-"),
             *(f"--listen-address={node.network.dns_ip}", "--bind-interfaces"),
             # It knows nobody to ask: any other name does not exist, which is said at once.

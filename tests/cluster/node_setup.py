@@ -1,4 +1,6 @@
-"""The commands that turn fresh namespaces into a node: mounts, sysctls, addresses. Pure.
+"""The commands that turn fresh namespaces into a node: mounts, sysctls, addresses.
+
+Only says what to do, after a look at the filesystem of the cluster's folder.
 
     /run                   an empty tmpfs: sockets, network namespaces of pods /var
     the machine's, with a layer in memory over it; then, from the node's folder,
@@ -12,13 +14,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cluster.network import Network
+from tests.cluster.run import run
 from tests.cluster.state import cache_home
 
 Command = tuple[str, ...]
 
 NODE_BRIDGE = "nodes"
 UPLINK = "uplink"
-_KEPT = ("kubelet", "containerd", "pods")
 _MOUNTED_AT = {
     "kubelet": "/var/lib/kubelet",
     "containerd": "/var/lib/containerd",
@@ -37,9 +39,9 @@ _SHADOWED_SYSCTLS = {
 
 
 def mounts(node_folder: Path) -> list[Command]:
-    """Gives the node its own /run and /var. Sources are staged first: they may lie below either."""
+    """Gives the node its own /run and /var. Sources are staged first: they may lie below /var."""
     stage = "/run/octavo"
-    sources = {name: node_folder / name for name in _KEPT} | {"models": models_cache()}
+    sources = {name: node_folder / name for name in _MOUNTED_AT} | {"models": models_cache()}
     commands: list[Command] = [
         ("mount", "--make-rshared", "/"),
         ("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"),
@@ -47,6 +49,9 @@ def mounts(node_folder: Path) -> list[Command]:
     ]
     for name, source in (sources | {"folder": node_folder.parent}).items():
         commands += _bind(source, f"{stage}/{name}")
+    if on_overlay(node_folder.parent):
+        # In a container: overlays do not stack up, so layers of images are kept in memory.
+        commands.append(("mount", "-t", "tmpfs", "tmpfs", f"{stage}/containerd"))
     layers = f"lowerdir=/var,upperdir={stage}/upper,workdir={stage}/work"
     commands.append(("mount", "-t", "overlay", "-o", layers, "overlay", "/var"))
     if node_folder.is_relative_to("/var"):
@@ -60,6 +65,13 @@ def mounts(node_folder: Path) -> list[Command]:
 
 def models_cache() -> Path:
     return cache_home() / "models"
+
+
+def on_overlay(path: Path) -> bool:
+    """Whether `path` lies in an overlay filesystem, as everything in a container does."""
+    while not path.exists():
+        path = path.parent
+    return run(["stat", "--file-system", "--format=%T", path]).strip() == "overlayfs"
 
 
 def _bind(source: Path | str, target: str) -> list[Command]:

@@ -19,6 +19,7 @@ import tomllib
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError
+from tests.cluster.node_setup import on_overlay
 from tests.cluster.programs import Say
 from tests.cluster.run import run
 from tests.cluster.state import REPOSITORY, cache_home, locked
@@ -51,7 +52,9 @@ def _link(source: str, target: str) -> None:
 def _buildah(*words: str | Path) -> str:
     """Runs buildah with a storage of our own, so that the machine's is left alone."""
     storage = cache_home() / "buildah"
-    roots = ("--root", storage / "root", "--runroot", storage / "run")
+    roots: list[str | Path] = ["--root", storage / "root", "--runroot", storage / "run"]
+    if on_overlay(storage):
+        roots += ["--storage-driver", "vfs"]  # overlays do not stack up
     return run(["buildah", *roots, *words], timeout_s=900)
 
 

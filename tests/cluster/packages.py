@@ -47,7 +47,20 @@ def _is_there(program: str) -> bool:
         return True
     if program.startswith("/"):
         return Path(program).exists()
-    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_FOLDERS}") is not None
+    return _search(program) is not None
+
+
+def _search(program: str) -> str | None:
+    """Also where daemons are, which is not on every user's PATH."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_FOLDERS}")
+
+
+def which(program: str) -> str:
+    """The path of an installed program; raises `Missing` naming it."""
+    found = _search(program)
+    if found is None:
+        raise Missing(f"{program} is not installed")
+    return found
 
 
 def may_install() -> bool:
