@@ -1,5 +1,8 @@
 """Makes the runner of a model: device, dtype, weights, pages, context, in this order."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import structlog
 import torch
 
@@ -9,10 +12,11 @@ from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.inputs import InputsBuilder
 from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
 from octavo_engine.layers.linear import Build
-from octavo_engine.loading.model_files import load_decoder, open_model
+from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_model
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, kv_groups
 from octavo_engine.model_runner import ModelRunner
+from octavo_engine.models.protocol import Model
 from octavo_engine.quantization.choose import choose_scheme
 from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.rope import extended_context_len
@@ -27,6 +31,18 @@ from octavo_engine.sizing import (
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EagerModel:
+    """A model with its weights in place, and what the runner needs to know of it."""
+
+    model: Model
+    vocab_size: int
+    context_len: int
+    num_q_heads: int
+    groups: tuple[KVGroup, ...]
+    shape: PageShape
+
+
 def build_runner(config: EngineConfig) -> Runner:
     """Loads the model and takes the memory for its pages.
 
@@ -37,7 +53,7 @@ def build_runner(config: EngineConfig) -> Runner:
     files = open_model(config.model.path)
     scheme = choose_scheme(config.model.quantization, files.scheme, is_gguf=files.is_gguf)
     if not files.is_in_table:
-        raise CheckpointError(f"{files.name}: model_type {files.hf_config.model_type!r} is unknown")
+        return _eager_runner(config, _load_fallback(config, files, scheme, device), device)
     model_config = files.model_config()
     # A GGUF file is already rounded far below bfloat16: computing in float32 would gain nothing.
     checkpoint_dtype = "bfloat16" if files.is_gguf else model_config.checkpoint_dtype
@@ -59,39 +75,83 @@ def build_runner(config: EngineConfig) -> Runner:
             model=model, config=model_config, groups=groups, shape=shape, context_len=context_len
         )
         return build_cuda_runner(config, loaded, device)
+    eager = EagerModel(
+        model=model,
+        vocab_size=model_config.vocab_size,
+        context_len=context_len,
+        num_q_heads=model_config.num_heads,
+        groups=groups,
+        shape=shape,
+    )
+    return _eager_runner(config, eager, device)
+
+
+def _load_fallback(
+    config: EngineConfig, files: ModelFiles, scheme: Scheme | None, device: torch.device
+) -> EagerModel:
+    """An architecture that is not in the table, by transformers' own modules."""
+    from octavo_engine.models.fallback import fallback_groups, load_fallback
+
+    model_type = files.hf_config.model_type
+    if scheme is not None or files.is_gguf:
+        raise CheckpointError(
+            f"{files.name}: model_type {model_type!r} is supported from unquantised folders only"
+        )
+    checkpoint_dtype = str(files.hf_config.dtype or "float32").removeprefix("torch.")
+    dtype = choose_dtype(config.model.dtype, checkpoint_dtype, device)
+    model = load_fallback(Path(config.model.path), files.hf_config, Build(device, dtype))
+    context_len = files.hf_config.max_position_embeddings
+    groups = fallback_groups(model, config.model.max_model_len or context_len)
+    facts = model.facts[0]
+    return EagerModel(
+        model=model,
+        vocab_size=files.hf_config.vocab_size,
+        context_len=context_len,
+        num_q_heads=facts.num_q_heads,
+        groups=groups,
+        shape=PageShape(
+            num_kv_heads=facts.num_kv_heads,
+            block_size=config.cache.block_size,
+            head_dim=facts.head_dim,
+            dtype=dtype,
+        ),
+    )
+
+
+def _eager_runner(config: EngineConfig, eager: EagerModel, device: torch.device) -> ModelRunner:
     sizes = choose_sizes(
         config,
-        model_context_len=context_len,
-        block_bytes=block_bytes(groups, shape),
-        num_groups=len(groups),
+        model_context_len=eager.context_len,
+        block_bytes=block_bytes(eager.groups, eager.shape),
+        num_groups=len(eager.groups),
         pages_bytes=available_page_bytes(config, device),
         device=device,
     )
-    _log_sizes(sizes, shape, groups, dtype, device)
+    _log_sizes(sizes, eager.shape, eager.groups, device)
     return ModelRunner(
-        model,
+        eager.model,
         info=EngineInfo(
-            vocab_size=model_config.vocab_size,
+            vocab_size=eager.vocab_size,
             max_model_len=sizes.max_model_len,
             block_size=config.cache.block_size,
             num_blocks=sizes.num_blocks,
             max_num_seqs=sizes.max_num_seqs,
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=str(eager.shape.dtype).removeprefix("torch."),
             device=str(device),
         ),
-        kv_groups=groups,
+        kv_groups=eager.groups,
         cache=KVCache(
-            groups,
-            shape,
+            eager.groups,
+            eager.shape,
             num_blocks=sizes.num_blocks,
             num_host_blocks=sizes.num_host_blocks,
             device=device,
         ),
         num_host_blocks=sizes.num_host_blocks,
         inputs=InputsBuilder(
-            groups,
-            num_q_heads=model_config.num_heads,
-            num_kv_heads=model_config.num_kv_heads,
+            eager.groups,
+            num_q_heads=eager.num_q_heads,
+            num_kv_heads=eager.shape.num_kv_heads,
             block_size=config.cache.block_size,
             device=device,
         ),
@@ -133,16 +193,12 @@ def _log_quantization(scheme: Scheme | None, dtype: torch.dtype, device: torch.d
 
 
 def _log_sizes(
-    sizes: Sizes,
-    shape: PageShape,
-    groups: tuple[KVGroup, ...],
-    dtype: torch.dtype,
-    device: torch.device,
+    sizes: Sizes, shape: PageShape, groups: tuple[KVGroup, ...], device: torch.device
 ) -> None:
     log.info(
         "memory_planned",
         device=str(device),
-        dtype=str(dtype),
+        dtype=str(shape.dtype),
         num_blocks=sizes.num_blocks,
         num_host_blocks=sizes.num_host_blocks,
         block_bytes=block_bytes(groups, shape),
