@@ -16,7 +16,7 @@ from octavo_operator.errors import ApiError, ApiUnavailable
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Outcome, Reconciler
 from octavo_operator.resync import Resync
-from octavo_operator.tasks import together
+from octavo_operator.tasks import stop_on_signals, together
 from octavo_operator.workqueue import WorkQueue
 
 _LOOK_AGAIN_S = {"waiting": 5.0, "rejected": 60.0}
@@ -66,6 +66,7 @@ class Controller:
             try:
                 await self._watch_once()
             except Exception as error:
+                stop_on_signals(self._stop)  # kopf has taken them, and leaves them to nobody
                 structlog.get_logger().warning("watches ended", error=str(error) or repr(error))
                 await asyncio.sleep(_WATCH_AGAIN_S)
                 self.resync.after_gap()

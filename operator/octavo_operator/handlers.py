@@ -24,6 +24,8 @@ from octavo_operator.metrics import Metrics
 _SERVER_TIMEOUT_S = 290
 _CLIENT_TIMEOUT_S = 300
 _CONNECT_TIMEOUT_S = 10
+_BACKOFFS_S = (0.5, 1, 1, 2, 2, 3, 3, 5)
+"""After them a watch begins anew: an API server that is back is noticed within seconds."""
 
 
 def registry(
@@ -77,6 +79,7 @@ def settings() -> kopf.OperatorSettings:
     chosen.queueing.idle_timeout = 0.5  # a worker that waits for more of the same object is held
     chosen.networking.request_timeout = 60
     chosen.networking.connect_timeout = _CONNECT_TIMEOUT_S
+    chosen.networking.error_backoffs = _BACKOFFS_S
     # Nothing is stored with on.event alone; should that change, it goes under our own names.
     chosen.persistence.finalizer = f"{GROUP}/kopf"
     chosen.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")

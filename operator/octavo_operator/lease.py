@@ -7,6 +7,7 @@ never compared: another's Lease is dead when it has not changed for its duration
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -59,8 +60,11 @@ class LeaderLease:
                 log.warning("lease not acquired", error=str(error))
             await asyncio.sleep(self._settings.retry_seconds)
 
-    async def hold(self) -> None:
-        """Renews for ever; raises LeaseLost when another holds it."""
+    async def hold(self, after_rest: Callable[[], None]) -> None:
+        """Renews for ever; raises LeaseLost when another holds it.
+
+        `after_rest` is called when the Lease could not be renewed in time and is again.
+        """
         log = structlog.get_logger()
         renewed_s = time.monotonic()
         while True:
@@ -78,7 +82,10 @@ class LeaderLease:
             if not is_ours:
                 raise LeaseLost("another operator holds the Lease")
             renewed_s = time.monotonic()
-            self._fresh.set()
+            if not self._fresh.is_set():
+                self._fresh.set()
+                log.info("lease renewed again")
+                after_rest()
 
     async def release(self) -> None:
         """Lets a standby take over at once. Raises ApiError."""

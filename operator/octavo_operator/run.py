@@ -6,7 +6,6 @@ recovery that is always right, since all state is in the objects.
 
 import asyncio
 import os
-import signal
 import socket
 import uuid
 
@@ -20,7 +19,7 @@ from octavo_operator.errors import ApiError, LeaseLost
 from octavo_operator.lease import LeaderLease
 from octavo_operator.metrics import Metrics
 from octavo_operator.resync import Resync
-from octavo_operator.tasks import together, unless_stopped
+from octavo_operator.tasks import stop_on_signals, together, unless_stopped
 
 _RELEASE_TIMEOUT_S = 5.0
 
@@ -28,8 +27,7 @@ _RELEASE_TIMEOUT_S = 5.0
 async def run(config: OperatorConfig) -> None:
     """Returns after SIGTERM or SIGINT; raises LeaseLost or whatever ended a part."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop_on_signals(stop)
     metrics = Metrics()
     async with connection.client(await connection.configuration()) as client:
         cluster = Cluster(client, metrics)
@@ -46,7 +44,9 @@ async def run(config: OperatorConfig) -> None:
 
 async def _lead(lease: LeaderLease, controller: Controller, stop: asyncio.Event) -> None:
     try:
-        await unless_stopped(together(lease.hold(), controller.run()), stop)
+        await unless_stopped(
+            together(lease.hold(controller.resync.after_gap), controller.run()), stop
+        )
     except LeaseLost:
         raise  # nothing of ours to give back
     except BaseException:

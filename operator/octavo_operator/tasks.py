@@ -1,11 +1,19 @@
-"""Two ways of running coroutines together. Knows nothing of operators."""
+"""Running coroutines together, and until told to stop. Knows nothing of operators."""
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Coroutine
 from typing import Any
 
 Part = Coroutine[Any, Any, None]
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """SIGTERM and SIGINT set `stop`; takes the signals back from whoever took them since."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
 
 
 async def together(*parts: Part) -> None:

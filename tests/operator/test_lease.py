@@ -74,7 +74,7 @@ async def test_the_first_candidate_gets_a_free_lease(leases):
 async def test_a_standby_waits_while_the_lease_is_renewed(leases):
     first = candidate(leases, "a")
     await within(first.acquire())
-    holding = asyncio.create_task(first.hold())
+    holding = asyncio.create_task(first.hold(lambda: None))
 
     with pytest.raises(TimeoutError):
         await within(candidate(leases, "b").acquire(), 2.0)
@@ -130,7 +130,7 @@ async def test_of_two_candidates_one_gets_the_lease(leases):
 async def test_a_short_absence_of_the_api_server_is_survived(leases):
     lease = candidate(leases, "a")
     await within(lease.acquire())
-    holding = asyncio.create_task(lease.hold())
+    holding = asyncio.create_task(lease.hold(lambda: None))
     leases.is_down = True
     await asyncio.sleep(0.1)
     leases.is_down = False
@@ -144,15 +144,18 @@ async def test_a_long_absence_of_the_api_server_rests_the_holder_until_it_is_ove
     lease = candidate(leases, "a")
     await within(lease.acquire())
     await within(lease.until_fresh(), 0.1)
-    holding = asyncio.create_task(lease.hold())
+    rests = []
+    holding = asyncio.create_task(lease.hold(lambda: rests.append(1)))
     leases.is_down = True
     await asyncio.sleep(1.0)
 
     with pytest.raises(TimeoutError):
         await within(lease.until_fresh(), 0.1)
+    assert rests == []
     leases.is_down = False
     await within(lease.until_fresh(), 1.0)
 
+    assert rests == [1], "told once, to look at what was missed"
     assert not holding.done()
     holding.cancel()
 
@@ -161,7 +164,7 @@ async def test_a_holder_that_was_away_too_long_finds_another(leases):
     lease = candidate(leases, "a")
     await within(lease.acquire())
     leases.is_down = True
-    holding = asyncio.create_task(lease.hold())
+    holding = asyncio.create_task(lease.hold(lambda: None))
     await asyncio.sleep(1.0)
     leases.lease["spec"]["holderIdentity"] = "b"
     leases.is_down = False
@@ -176,7 +179,7 @@ async def test_a_lease_taken_by_another_is_lost(leases):
     leases.lease["spec"]["holderIdentity"] = "b"
 
     with pytest.raises(LeaseLost, match="another operator"):
-        await within(lease.hold())
+        await within(lease.hold(lambda: None))
 
 
 async def test_a_refusal_is_tried_again(leases):
