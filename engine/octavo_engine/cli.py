@@ -6,6 +6,9 @@ from pathlib import Path
 
 import typer
 
+from octavo_engine.cli_chat import chat
+from octavo_engine.cli_generate import generate
+from octavo_engine.cli_options import with_engine_options
 from octavo_engine.cli_serve import serve
 from octavo_engine.termination import EXIT_CANNOT_WORK, Termination, write_termination_log
 
@@ -16,7 +19,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
+app.command()(with_engine_options(serve))
+app.command()(with_engine_options(generate))
+app.command()(chat)
 
 
 @app.callback()

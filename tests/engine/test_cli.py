@@ -1,5 +1,6 @@
 """The `octavo` command as its users and the operator see it: options, exit codes, last words."""
 
+import inspect
 import json
 import signal
 import socket
@@ -9,10 +10,19 @@ import threading
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from tests.engine.gguf_files import hf_weights, write_gguf
 from tests.engine.server_process import serving_process
 
+from octavo_engine.cli_options import engine_config, with_engine_options
+from octavo_engine.config import (
+    CacheSettings,
+    EngineConfig,
+    ModelSettings,
+    ParallelSettings,
+    SchedulerSettings,
+)
 from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.termination import MAX_MESSAGE_BYTES, Termination, encode, explain
 
@@ -114,3 +124,30 @@ def test_importing_the_package_loads_no_torch() -> None:
     code = "import sys, octavo_engine; octavo_engine.SamplingParams; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout == "False\n"
+
+
+def test_every_engine_setting_has_its_option_and_default() -> None:
+    """A new field of the settings needs its line in the table of options."""
+    fields = {
+        field.name: field.default
+        for section in (ModelSettings, CacheSettings, SchedulerSettings, ParallelSettings)
+        for field in msgspec.structs.fields(section)
+        if field.name != "path"
+    }
+    seen: list[EngineConfig] = []
+
+    def command(config: EngineConfig, port: int = 1) -> None:
+        seen.append(config)
+
+    run = with_engine_options(command)
+    parameters = inspect.signature(run).parameters
+    assert {name: parameters[name].default for name in fields} == fields
+    run(model="m", port=2, **fields)
+    assert seen == [EngineConfig(model=ModelSettings(path="m"))]
+
+
+def test_options_reach_their_settings() -> None:
+    config = engine_config("m", {"max_model_len": 5, "block_size": 32, "max_num_seqs": 3})
+    assert config.model.max_model_len == 5
+    assert config.cache.block_size == 32
+    assert config.scheduler.max_num_seqs == 3
