@@ -105,7 +105,7 @@ class FakeRunner:
     _pages: dict[int, _Page] = field(default_factory=dict)
     _host_pages: dict[int, _Page] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
-    _in_flight: deque[tuple[Handle, dict[int, int]]] = field(default_factory=deque)
+    _in_flight: deque[tuple[Handle, dict[int, int], Batch]] = field(default_factory=deque)
     """Steps launched and not read, each with its written pages and the admission they belong to."""
     _failure: BaseException | None = None
     """What a step raised: the device answers nothing else from then on."""
@@ -149,7 +149,7 @@ class FakeRunner:
                 time.sleep(seconds)
 
         handle = Handle(outcome, self, ready)
-        self._in_flight.append((handle, self._writes))
+        self._in_flight.append((handle, self._writes, batch))
         return handle
 
     def finish_one(self, handle: Handle) -> None:
@@ -165,6 +165,7 @@ class FakeRunner:
         for row in batch.released_rows:
             self._rows.pop(row, None)
         for copy in batch.swap_out:
+            self._check_not_copied(copy.dst, "swap_in")
             self._host_pages[copy.dst] = self._copy_of(self._pages[copy.src])
         for copy in batch.swap_in:
             self._note_write(copy.dst, None)
@@ -241,12 +242,19 @@ class FakeRunner:
     def _note_write(self, block: int, admission: int | None) -> None:
         if not 0 < block < self.num_blocks:
             raise Broken(f"block {block} is written")
-        for _, writes in self._in_flight:
+        self._check_not_copied(block, "swap_out")
+        for _, writes, _ in self._in_flight:
             if block in writes and writes[block] != admission:
                 raise Broken(f"block {block} is handed on while a step in flight writes to it")
         if self._writes.setdefault(block, admission or 0) not in (admission, 0):
             raise Broken(f"block {block} is written by two rows in one step")
         self._writes[block] = admission or 0
+
+    def _check_not_copied(self, block: int, name: str) -> None:
+        """Copies to and from host memory may take as long as their step is in flight."""
+        for _, _, batch in self._in_flight:
+            if any(copy.src == block for copy in getattr(batch, name)):
+                raise Broken(f"block {block} is overwritten while a {name} in flight reads it")
 
     def _write(self, work: RowWork) -> None:
         row, size = self._rows[work.row], self.block_size

@@ -122,3 +122,12 @@ def test_salts_keep_prefixes_apart():
     driver.run()
     cached = {name: driver.ends[name, 0].num_cached_tokens for name in ("other", "none", "same")}
     assert cached == {"other": 0, "none": 0, "same": 48}
+
+
+def test_no_token_is_computed_after_the_last_one_that_can_be_delivered():
+    runner = FakeRunner(batches=[])
+    driver = Driver(runner)
+    driver.submit("a", prompt_of(10), greedy(5))
+    driver.run()
+    work = [work for batch in runner.batches or [] for work in batch.work]
+    assert [(w.start, w.num_tokens) for w in work] == [(0, 10), (10, 1), (11, 1), (12, 1), (13, 1)]

@@ -231,6 +231,18 @@ def test_a_full_swap_space_falls_back_to_recomputing():
         driver.check_tokens(request)
 
 
+def test_pages_that_came_back_from_the_host_are_found_again():
+    runner = FakeRunner(num_blocks=8, num_host_blocks=50, batches=[])
+    driver = Driver(runner)
+    for i in range(2):
+        driver.submit(str(i), prompt_of(33, i), greedy(40))
+    driver.run()
+    assert any(batch.swap_in for batch in runner.batches or [])
+    driver.submit("again", prompt_of(33, 1), greedy(2))
+    driver.run()
+    assert driver.ends["again", 0].num_cached_tokens == 32
+
+
 def test_an_abort_while_swapped_out_gives_the_host_pages_back():
     driver = swapping(200)
     state = driver.core._scheduler.state
