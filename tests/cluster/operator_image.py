@@ -2,7 +2,7 @@
 
     base        mmdebstrap minbase + Python, from apt's own sources   cached by suite and packages
     wheels      what octavo[operator] needs, by pip download          cached by requirements
-    own wheel   this checkout, built each time; the image's last layer
+    own wheel   this checkout; the image's last layer
 Nothing is pulled from or pushed to a registry, and only the user's cache is written to.
 """
 
@@ -27,22 +27,41 @@ from tests.cluster.state import REPOSITORY, cache_home, locked
 OPERATOR_IMAGE = "localhost/octavo-operator:test"
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-pip")
 _DOCKERFILE = REPOSITORY / "images" / "operator.Dockerfile"
+_PYPROJECT = REPOSITORY / "pyproject.toml"
+_CONSTRAINTS = REPOSITORY / "constraints.txt"
 # Old enough for every wheel on PyPI, new enough for every Debian and Ubuntu with Python 3.11.
 _GLIBC_MINORS = range(17, 36)
 
 
 def operator_archive(say: Say) -> Path:
-    """Builds `OPERATOR_IMAGE` and returns its archive; seconds when only our own code changed."""
+    """Builds `OPERATOR_IMAGE` unless nothing in it has changed, and returns its archive."""
     images = cache_home() / "images"
     with locked(images / "operator.lock"):
-        base, python_version = _base(images, say)
-        wheels = _wheels(python_version, say)
-        with tempfile.TemporaryDirectory(dir=images) as scratch:
-            context = Path(scratch)
-            shutil.copytree(wheels, context / "wheels", copy_function=_link)
-            _build_own_wheel(context / "octavo")
-            image_id = _buildah_bud(base, context)
-        return _archive(images, image_id, say)
+        target = images / f"operator-{_key()}.tar"
+        if not target.exists():
+            base, python_version = _base(images, say)
+            wheels = _wheels(python_version, say)
+            say("building the operator's image")
+            with tempfile.TemporaryDirectory(dir=images) as scratch:
+                context = Path(scratch)
+                shutil.copytree(wheels, context / "wheels", copy_function=_link)
+                _build_own_wheel(context / "octavo")
+                _buildah_bud(base, context)
+            _write_archive(target)
+    return target
+
+
+def _key() -> str:
+    """A digest of all that goes into the image."""
+    digest = hashlib.sha256(json.dumps([_os_release()["VERSION_CODENAME"], BASE_PACKAGES]).encode())
+    project = tomllib.loads(_PYPROJECT.read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    sources = [path for package in packages for path in (REPOSITORY / package).rglob("*")]
+    own = [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
+    for path in sorted([*own, _PYPROJECT, _CONSTRAINTS, _DOCKERFILE]):
+        digest.update(f"{path.relative_to(REPOSITORY)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _link(source: str, target: str) -> None:
@@ -120,10 +139,9 @@ def _python_version(root: Path) -> str:
 
 def _wheels(python_version: str, say: Say) -> Path:
     """A folder with a wheel of everything that octavo[operator] needs."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(_PYPROJECT.read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["operator"]]
-    constraints = REPOSITORY / "constraints.txt"
-    key_parts = [python_version, *wanted, constraints.read_text()]
+    key_parts = [python_version, *wanted, _CONSTRAINTS.read_text()]
     key = hashlib.sha256("\n".join(key_parts).encode()).hexdigest()[:12]
     target = cache_home() / "wheels" / f"operator-{python_version}-{key}"
     if not target.exists():
@@ -131,18 +149,18 @@ def _wheels(python_version: str, say: Say) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             done = Path(scratch) / "wheels"
-            _pip_download(done, python_version, wanted, constraints)
+            _pip_download(done, python_version, wanted)
             done.replace(target)
     return target
 
 
-def _pip_download(target: Path, python_version: str, wanted: list[str], constraints: Path) -> None:
+def _pip_download(target: Path, python_version: str, wanted: list[str]) -> None:
     machine = platform.machine()
     tags = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
     platforms = [f"--platform={tag}" for tag in (*tags, f"manylinux2014_{machine}")]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     chosen = ["--only-binary=:all:", f"--python-version={python_version}", *platforms]
-    run([*pip, *chosen, "--constraint", constraints, "--dest", target, *wanted])
+    run([*pip, *chosen, "--constraint", _CONSTRAINTS, "--dest", target, *wanted])
 
 
 def _build_own_wheel(target: Path) -> None:
@@ -153,29 +171,22 @@ def _build_own_wheel(target: Path) -> None:
 # ---- the image ----
 
 
-def _buildah_bud(base: str, context: Path) -> str:
-    """Returns the id of the built image, and forgets the one before, whose layers would pile up."""
+def _buildah_bud(base: str, context: Path) -> None:
+    """Builds the image and forgets the one before, whose layers would pile up."""
     before = _known_images().get(OPERATOR_IMAGE)
     _buildah(
         *("bud", "--isolation", "chroot", "--layers", "--pull-never"),
         *("--build-arg", f"BASE_IMAGE={base}", "--tag", OPERATOR_IMAGE),
         *("--file", _DOCKERFILE, context),
     )
-    built = _known_images()[OPERATOR_IMAGE]
-    if before is not None and before != built:
+    if before is not None and before != _known_images()[OPERATOR_IMAGE]:
         _buildah("rmi", before)
-    return built
 
 
-def _archive(images: Path, image_id: str, say: Say) -> Path:
-    """The image as an archive, named by its id so that an unchanged one is not written again."""
-    target = images / f"operator-{image_id[:12]}.tar"
-    if not target.exists():
-        say("writing the operator's image")
-        for old in images.glob("operator-*.tar"):
-            old.unlink()
-        temporary = images / ".operator.tar"
-        temporary.unlink(missing_ok=True)
-        _buildah("push", "--quiet", OPERATOR_IMAGE, f"docker-archive:{temporary}:{OPERATOR_IMAGE}")
-        temporary.replace(target)
-    return target
+def _write_archive(target: Path) -> None:
+    for old in target.parent.glob("operator-*.tar"):
+        old.unlink()
+    temporary = target.with_name(".operator.tar")
+    temporary.unlink(missing_ok=True)
+    _buildah("push", "--quiet", OPERATOR_IMAGE, f"docker-archive:{temporary}:{OPERATOR_IMAGE}")
+    temporary.replace(target)
