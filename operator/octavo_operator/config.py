@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
+from octavo_operator import merge
 from octavo_operator.errors import ConfigurationError
 
 
@@ -36,6 +37,7 @@ class EngineDefaults(_Section):
         unknown = sorted(set(overlay) - {"metadata", "spec"})
         if unknown:
             raise ValueError(f"may hold metadata and spec only, not {', '.join(unknown)}")
+        merge.overlay({}, overlay)  # an item without its key is found here, not at the first pod
         return overlay
 
 

@@ -108,6 +108,13 @@ class Controller:
                 "reconcile failed", service="/".join(key), error=str(error), retry_s=delay_s
             )
             return "failed"
+        except Exception:
+            # A mistake of ours in one service must not stop the work for all others.
+            delay_s = self._queue.failed(key)
+            structlog.get_logger().exception(
+                "reconcile broke", service="/".join(key), retry_s=delay_s
+            )
+            return "failed"
         self._queue.done(key)
         if outcome in _LOOK_AGAIN_S:
             self._queue.wake_later(key, _LOOK_AGAIN_S[outcome])

@@ -38,12 +38,12 @@ class Resync:
         self._namespaces = namespaces
         self._interval_s = interval_s
         self._gap = asyncio.Event()
-        self._last_s: float | None = None
+        self._fresh_s: float | None = None
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the last full listing; None before the first."""
-        return None if self._last_s is None else time.monotonic() - self._last_s
+        """Seconds since the last full listing, or since the first was tried; None before that."""
+        return None if self._fresh_s is None else time.monotonic() - self._fresh_s
 
     def after_gap(self) -> None:
         """A watch has listed anew: list everything soon."""
@@ -56,7 +56,7 @@ class Resync:
             for namespace in self._namespaces:
                 listing = await self._cluster.list(kind, namespace, selector)
                 self._cache.replace_all(kind, namespace, listing.items, listing.resource_version)
-        self._last_s = time.monotonic()
+        self._fresh_s = time.monotonic()
         self._metrics.last_resync_time.set_to_current_time()
         self._count_services()
         for key in self._cache.services():
@@ -64,6 +64,8 @@ class Resync:
 
     async def until_done(self) -> None:
         """Tries until it succeeds: the API server may be away, or the CRD not be there yet."""
+        if self._fresh_s is None:
+            self._fresh_s = time.monotonic()
         while True:
             try:
                 return await self.once()

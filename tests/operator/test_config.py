@@ -30,6 +30,10 @@ def test_the_engines_image_is_all_that_must_be_said(load):
         ("engine: {image: ''}", "engine.image: String should have at least 1 character"),
         ("engine: {image: e, img: f}", "engine.img: Extra inputs are not permitted"),
         ("engine: {image: e, podOverlay: {kind: Pod}}", "metadata and spec only, not kind"),
+        (
+            "engine: {image: e, podOverlay: {spec: {containers: [{image: x}]}}}",
+            "engine.podOverlay: .* an item of containers has none of name",
+        ),
         ("{engine: {image: e}, workers: 0}", "workers: Input should be greater than or equal to 1"),
         ("{engine: {image: e}, lease: {durationSeconds: 10}}", "renewDeadlineSeconds .* below"),
         ("engine: [", "is not YAML"),
