@@ -13,12 +13,21 @@ from octavo_engine.request import Request, Sequence, SequenceState
 from octavo_engine.sampling_params import resolve_seed
 from octavo_engine.scheduler_queue import order_key
 
+MAX_PRIORITY = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
     vocab_size: int
     max_model_len: int
     """Largest prompt + output of one sequence: the model's context and the pages both allow it."""
+    original_context_len: int | None = None
+    """See `EngineInfo`."""
+
+    def rotated_len(self, num_prompt_tokens: int) -> int | None:
+        """The length that a prompt's pages depend on; None when they depend on none."""
+        limit = self.original_context_len
+        return num_prompt_tokens if limit is not None and num_prompt_tokens > limit else None
 
 
 def verify_request(spec: EngineRequest, door: DoorLimits) -> None:
@@ -36,6 +45,11 @@ def verify_request(spec: EngineRequest, door: DoorLimits) -> None:
             f"the prompt has {len(prompt)} tokens, but this model's context of "
             f"{door.max_model_len} tokens must hold the prompt and at least one output token",
             "prompt",
+        )
+    if abs(spec.priority) > MAX_PRIORITY:
+        raise RequestError(
+            f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {spec.priority}",
+            "priority",
         )
     params.verify(door.vocab_size)
     if params.max_tokens is not None and len(prompt) + params.max_tokens > door.max_model_len:
@@ -65,7 +79,7 @@ def make_request(
     room = door.max_model_len - num_prompt
     max_len = num_prompt + (room if params.max_tokens is None else min(params.max_tokens, room))
     seed = draw_seed() if params.seed is None else params.seed
-    root = root_digest(spec.cache_salt)
+    root = root_digest(spec.cache_salt, rotated_len=door.rotated_len(num_prompt))
     request = Request(spec, num_live=params.n)
     for index in range(params.n):
         is_first = index == 0

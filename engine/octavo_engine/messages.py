@@ -95,6 +95,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     dtype: str
     device: str
+    original_context_len: int | None = None
+    """Prompts of more tokens than this have their positions scaled by their own length: their pages
+    serve prompts of the same length only. None: pages depend on tokens and positions alone."""
 
 
 class RequestStream(Protocol):

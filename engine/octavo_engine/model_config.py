@@ -105,3 +105,16 @@ def kv_groups(windows: list[int | None]) -> tuple[KVGroup, ...]:
         for window, ids in kinds.items()
         for first in range(0, len(ids), size)
     )
+
+
+def original_context_len(config: ModelConfig) -> int | None:
+    """Where rotations begin to depend on the prompt's length; None: they never do."""
+    ropes = [layer.rope for layer in config.layers if layer.rope is not None]
+    limits = [
+        rope.max_position_embeddings
+        if rope.kind == "dynamic"
+        else rope.original_max_position_embeddings
+        for rope in ropes
+        if rope.depends_on_length
+    ]
+    return min(limits, default=None)

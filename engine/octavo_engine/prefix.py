@@ -8,13 +8,20 @@ from array import array
 from hashlib import sha256
 
 
-def root_digest(salt: str | None, adapter: str | None = None) -> bytes:
-    """Where a chain begins. Two tenants' chains, or two adapters', never meet."""
+def root_digest(
+    salt: str | None, adapter: str | None = None, rotated_len: int | None = None
+) -> bytes:
+    """Where a chain begins. Two tenants' chains, or two adapters', never meet.
+
+    `rotated_len`: the prompt's length where its pages depend on that too.
+    """
     # Lengths go in front of the texts, so that no two pairs of texts look alike when joined.
     parts = [b"octavo"]
     for text in (salt, adapter):
         data = b"" if text is None else text.encode("utf-8", "surrogatepass")
         parts.append(b"-" if text is None else len(data).to_bytes(8, "little") + data)
+    if rotated_len is not None:
+        parts.append(rotated_len.to_bytes(8, "little"))
     return sha256(b"|".join(parts)).digest()
 
 

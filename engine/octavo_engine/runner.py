@@ -14,7 +14,7 @@ from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_model
 from octavo_engine.messages import EngineInfo
-from octavo_engine.model_config import ModelConfig, kv_groups
+from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len
 from octavo_engine.model_runner import ModelRunner
 from octavo_engine.models.protocol import Model
 from octavo_engine.quantization.choose import choose_scheme
@@ -39,6 +39,7 @@ class EagerModel:
     vocab_size: int
     context_len: int
     num_q_heads: int
+    original_context_len: int | None
     groups: tuple[KVGroup, ...]
     shape: PageShape
 
@@ -80,6 +81,7 @@ def build_runner(config: EngineConfig) -> Runner:
         vocab_size=model_config.vocab_size,
         context_len=context_len,
         num_q_heads=model_config.num_heads,
+        original_context_len=original_context_len(model_config),
         groups=groups,
         shape=shape,
     )
@@ -108,6 +110,7 @@ def _load_fallback(
         vocab_size=files.hf_config.vocab_size,
         context_len=context_len,
         num_q_heads=facts.num_q_heads,
+        original_context_len=None,
         groups=groups,
         shape=PageShape(
             num_kv_heads=facts.num_kv_heads,
@@ -138,6 +141,7 @@ def _eager_runner(config: EngineConfig, eager: EagerModel, device: torch.device)
             max_num_seqs=sizes.max_num_seqs,
             dtype=str(eager.shape.dtype).removeprefix("torch."),
             device=str(device),
+            original_context_len=eager.original_context_len,
         ),
         kv_groups=eager.groups,
         cache=KVCache(

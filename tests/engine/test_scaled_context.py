@@ -1,0 +1,85 @@
+"""Models with scaled positions give the tokens of transformers beyond their original context."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.runner_driver import Job, run_jobs, tokens_of
+from tests.engine.tiny_models import prompts, reference_tokens, save_tiny
+
+from octavo_engine.admission import DoorLimits
+from octavo_engine.batch import Runner
+from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
+from octavo_engine.prefix import root_digest
+from octavo_engine.runner import build_runner
+
+ORIGINAL_LEN = 64
+NUM_NEW = 12
+LONG = {"factor": 4.0, "original_max_position_embeddings": ORIGINAL_LEN}
+SCALED: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("llama", {"factor": 4.0}),
+    "dynamic": ("llama", {"factor": 4.0}),
+    "llama3": ("llama", {**LONG, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+    "yarn": ("llama", LONG),
+    "longrope": (
+        "phi3",
+        {
+            "short_factor": [1.0 + 0.1 * i for i in range(8)],
+            "long_factor": [2.0 + 0.5 * i for i in range(8)],
+        },
+    ),
+}
+
+
+def save_scaled(kind: str, folder: Path) -> Any:
+    family, params = SCALED[kind]
+    is_longrope = kind == "longrope"
+    extra = {"original_max_position_embeddings": ORIGINAL_LEN} if is_longrope else {}
+    return save_tiny(
+        family,
+        folder,
+        max_position_embeddings=4 * ORIGINAL_LEN if is_longrope else ORIGINAL_LEN,
+        rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **params},
+        **extra,
+    )
+
+
+def build(folder: Path) -> Runner:
+    return build_runner(
+        EngineConfig(
+            model=ModelSettings(path=str(folder), device="cpu"),
+            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_tokens_beyond_the_original_context(kind: str, tmp_path: Path) -> None:
+    save_scaled(kind, tmp_path)
+    runner = build(tmp_path)
+    assert runner.info.max_model_len == 4 * ORIGINAL_LEN
+    jobs = [Job(prompt, NUM_NEW) for prompt in prompts([20, ORIGINAL_LEN + 1, 150])]
+    together = tokens_of(run_jobs(runner, jobs))
+    for job, tokens in zip(jobs, together, strict=True):
+        # A fresh reference each: its dynamic rotation remembers the longest sequence it has seen.
+        reference = save_scaled(kind, tmp_path / "again")
+        assert tokens == reference_tokens(reference, job.token_ids, NUM_NEW)
+    assert tokens_of(run_jobs(runner, jobs, chunk=7)) == together
+    runner.close()
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("yarn", None), ("dynamic", 64), ("longrope", 64)])
+def test_the_runner_says_where_pages_begin_to_depend_on_the_prompts_length(
+    kind: str, expected: int | None, tmp_path: Path
+) -> None:
+    save_scaled(kind, tmp_path)
+    runner = build(tmp_path)
+    assert runner.info.original_context_len == expected
+    runner.close()
+
+
+def test_scaled_prompts_share_pages_with_prompts_of_their_length_only() -> None:
+    door = DoorLimits(vocab_size=128, max_model_len=256, original_context_len=64)
+    roots = {n: root_digest(None, rotated_len=door.rotated_len(n)) for n in (10, 64, 65, 66)}
+    assert roots[10] == roots[64] == root_digest(None)
+    assert len({roots[64], roots[65], roots[66]}) == 3
