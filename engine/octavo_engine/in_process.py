@@ -5,6 +5,7 @@ raises, the engine is dead: every stream gets an error delta and later submits r
 """
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterable
@@ -64,6 +65,9 @@ def build_engine(config: EngineConfig) -> "InProcessEngine":
     from octavo_engine.runner import build_runner
 
     runner = build_runner(config)
+    # What loading has left is there for good: the collector need not walk it during a step.
+    gc.collect()
+    gc.freeze()
     try:
         return InProcessEngine(runner, config.scheduler, prefix_caching=config.cache.prefix_caching)
     except BaseException:
@@ -116,6 +120,8 @@ class InProcessEngine:
         Raises RequestError, QueueFull, EngineDead.
         """
         mailbox = self._mailbox_of(asyncio.get_running_loop())
+        if mailbox.has_stream(request.request_id):
+            raise _in_use(request.request_id)
         request = self._claim(request, mailbox)
         stream = mailbox.open_stream(request.request_id, request.params.n)
         self._inbox.put(_Submit(request))
@@ -156,9 +162,7 @@ class InProcessEngine:
             if self._is_closing:
                 raise EngineDead("the engine is closing")
             if request.request_id in self._live:
-                raise RequestError(
-                    f"request id {request.request_id!r} is already in use", "request_id"
-                )
+                raise _in_use(request.request_id)
             if num_waiting >= self._core.limits.max_queued_requests:
                 raise QueueFull(f"{num_waiting} requests are waiting already")
             self._live[request.request_id] = (mailbox, request.params.n)
@@ -248,11 +252,12 @@ class InProcessEngine:
                 continue  # its event loop is gone
             mailbox, _ = receiver
             by_mailbox.setdefault(id(mailbox), (mailbox, []))[1].append(delta)
-        for mailbox, part in by_mailbox.values():
-            self._hand_over(mailbox, part)
         for delta in deltas:
+            # Before the hand-over: who has read a request's end may use its id again.
             if delta.finish_reason is not None and not self._core.is_live(delta.request_id):
                 self._live.pop(delta.request_id, None)
+        for mailbox, part in by_mailbox.values():
+            self._hand_over(mailbox, part)
 
     def _hand_over(self, mailbox: Mailbox, deltas: list[RequestDelta]) -> None:
         try:
@@ -283,6 +288,10 @@ class InProcessEngine:
             if self._core.is_live(request_id):
                 indices = self._core.live_sequences(request_id)
             self._hand_over(mailbox, _last_deltas(request_id, indices, "error", message))
+
+
+def _in_use(request_id: str) -> RequestError:
+    return RequestError(f"request id {request_id!r} is already in use", "request_id")
 
 
 def _last_deltas(

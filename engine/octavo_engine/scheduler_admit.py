@@ -11,6 +11,8 @@ from octavo_engine.scheduler_step import StepBuild
 
 def admit(state: SchedulerState, step: StepBuild, seq: Sequence) -> bool:
     """Takes the head of the queue into the step; False when its pages are not free yet."""
+    if state.running and state.pool.num_free <= watermark(state):
+        return False  # at least one new page is always needed: no use in looking for hits
     if seq.host_tables:
         return _admit_from_host(state, step, seq)
     parent = _fork_parent(step, seq)

@@ -75,8 +75,9 @@ class LoopMailbox:
         stream = self._streams[request_id] = DeltaStream(num_sequences)
         return stream
 
-    def drop_stream(self, request_id: str) -> None:
-        self._streams.pop(request_id, None)
+    def has_stream(self, request_id: str) -> bool:
+        """Whether a stream of this id still waits for its end."""
+        return request_id in self._streams
 
     def post(self, deltas: list[RequestDelta]) -> None:
         self._loop.call_soon_threadsafe(self._dispatch, deltas)

@@ -1,17 +1,21 @@
 """The engine on its own thread: streams, sleep, aborts, failures and death."""
 
 import asyncio
+import random
 import threading
 import time
 
+import msgspec
 import pytest
 from tests.engine.core_driver import greedy, prompt_of, reference
 from tests.engine.fake_runner import VOCAB_SIZE, FakeRunner
 
+from octavo_engine.block_tables import BlockTables, PrefixHit
 from octavo_engine.config import SchedulerSettings
 from octavo_engine.errors import EngineDead, PromptTooLong, QueueFull, RequestError
 from octavo_engine.in_process import InProcessEngine
 from octavo_engine.messages import EngineRequest, RequestDelta
+from octavo_engine.request import Sequence
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.streams import QueueMailbox
 
@@ -165,6 +169,61 @@ async def test_the_door_names_what_is_wrong(prompt, params, error, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert core.stats().num_waiting == 0
     await core.close()
+
+
+async def test_a_priority_beyond_all_reason_is_refused():
+    core = engine(FakeRunner())
+    with pytest.raises(RequestError, match="priority"):
+        core.submit(msgspec.structs.replace(request("a"), priority=10**400))
+    await core.close()
+
+
+async def test_what_breaks_while_one_request_is_admitted_fails_that_request_alone(monkeypatch):
+    find_prefix = BlockTables.find_prefix
+
+    def break_for_one(tables: BlockTables, seq: Sequence) -> PrefixHit:
+        if seq.request.spec.request_id == "bad":
+            raise ValueError("no such grammar")
+        return find_prefix(tables, seq)
+
+    monkeypatch.setattr(BlockTables, "find_prefix", break_for_one)
+    core = engine(FakeRunner())
+    good = request("good", params=greedy(20))
+    streams = [core.submit(request("bad", prompt_of(40))), core.submit(good)]
+    first, second = await asyncio.gather(*(read(s) for s in streams))
+    assert [d.finish_reason for d in first] == ["error"]
+    assert "no such grammar" in (first[0].error or "")
+    assert [t for d in second for t in d.token_ids] == reference(good, 0, 1000)
+    await core.close()
+
+
+async def test_clients_that_leave_at_any_moment_disturb_nobody():
+    core = engine(FakeRunner(num_blocks=40, step_seconds=lambda batch: 0.0005))
+    leave = random.Random(3)
+
+    async def client(number: int) -> None:
+        own = request(str(number), prompt_of(20, number), greedy(30))
+        stream = core.submit(own)
+        tokens, reasons = [], []
+        leaves_after = leave.choice([None, 0, 1, 5, 29, 30])
+        if leaves_after == 0:
+            core.abort(own.request_id)
+        async for deltas in stream:
+            tokens += [t for d in deltas for t in d.token_ids]
+            reasons += [d.finish_reason for d in deltas if d.finish_reason]
+            if leaves_after is not None and len(tokens) >= leaves_after:
+                core.abort(own.request_id)
+        expected = reference(own, 0, 600)
+        assert reasons in (["length"], ["abort"])
+        assert tokens == expected[: len(tokens)]
+        assert reasons == ["abort"] or tokens == expected
+
+    await asyncio.gather(*(client(number) for number in range(120)))
+    stats = core.stats()
+    assert sum(stats.finished_total.values()) == 120
+    assert core.death is None
+    await core.close()
+    assert core.stats().kv_blocks_used == 0
 
 
 async def test_an_id_in_use_is_refused():
