@@ -10,13 +10,15 @@ from octavo_engine.batch import KVGroup
 from octavo_engine.config import EngineConfig
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import Shapes
+from octavo_engine.cuda.fused_decoder import FusedDecoder, fuse
 from octavo_engine.cuda.memory import capture_all, measure_budget
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
 from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
 from octavo_engine.messages import EngineInfo
-from octavo_engine.model_config import ModelConfig
+from octavo_engine.model_config import ModelConfig, original_context_len
+from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
 from octavo_engine.rope_tables import RopeTables
 from octavo_engine.scheduler_limits import GPU_BATCHED_TOKENS
@@ -71,6 +73,7 @@ def build_cuda_runner(
         num_blocks=sizes.num_blocks,
         max_model_len=sizes.max_model_len,
         has_static_decode=parts.has_static_decode,
+        is_fused=parts.fused is not None,
         measured_s=f"{measured_s - started_s:.2f}",
         captured_s=f"{perf_counter() - measured_s:.2f}",
     )
@@ -103,6 +106,10 @@ class RunnerParts:
         self._ropes = RopeTables(
             loaded.model.ropes, max_model_len=self.max_model_len, device=device
         )
+        model = loaded.model
+        self.fused: FusedDecoder | None = None
+        if isinstance(model, Decoder) and device.type == "cuda":
+            self.fused = fuse(model)
         # Routing to experts and rotations that follow a sequence's length read numbers back.
         self.has_static_decode = loaded.config.moe is None and not self._ropes.needs_seq_lens
 
@@ -125,6 +132,7 @@ class RunnerParts:
                 max_num_seqs=sizes.max_num_seqs,
                 dtype=str(loaded.shape.dtype).removeprefix("torch."),
                 device=str(self._device),
+                original_context_len=original_context_len(loaded.config),
             ),
             shapes=shapes,
             cache=KVCache(
@@ -138,6 +146,7 @@ class RunnerParts:
             table=self._table,
             buffers=self._buffers,
             ropes=self._ropes,
+            fused=self.fused,
             has_static_decode=self.has_static_decode,
             device=self._device,
         )

@@ -13,12 +13,14 @@ import torch
 import octavo_kernels
 from octavo_engine.batch import KVGroup
 from octavo_engine.cuda.buffers import StepBuffers
+from octavo_engine.cuda.fused_decoder import FusedDecoder
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
 from octavo_engine.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata, prepare_attention
+from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS
 from octavo_kernels.row_ops import commit_sampled, decode_inputs, sampling_inputs
 
 
@@ -42,7 +44,10 @@ class DecodeForward:
         buffers: StepBuffers,
         ropes: RopeTables,
         shapes: Shapes,
+        fused: FusedDecoder | None,
     ) -> None:
+        """fused: the same model for few rows."""
+        self._fused = fused
         self._model = model
         self._caches = caches
         self._table = table
@@ -56,7 +61,9 @@ class DecodeForward:
         groups = tuple(self._group(idx, num_rows) for idx in range(len(self._shapes.groups)))
         inputs = buffers.decode_inputs(0, num_rows)
         context = StepContext(groups=groups, ropes=self._ropes.step(inputs.positions, None))
-        hidden = self._model.hidden_states(inputs.token_ids, context, self._caches)
+        is_few = num_rows <= MAX_SKINNY_TOKENS
+        model = self._fused if self._fused is not None and is_few else self._model
+        hidden = model.hidden_states(inputs.token_ids, context, self._caches)
         buffers.hidden[:num_rows].copy_(hidden)
 
     def _group(self, group_idx: int, num_rows: int) -> GroupStep:

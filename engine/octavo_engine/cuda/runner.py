@@ -10,6 +10,7 @@ import torch
 from octavo_engine.batch import AdmittedRow, Batch, KVGroup, PromptLogprobs, RowWork
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import DecodeForward, SampleTail, Shapes
+from octavo_engine.cuda.fused_decoder import FusedDecoder
 from octavo_engine.cuda.graphs import CapturedFunction, graph_sizes
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
@@ -39,11 +40,12 @@ class CudaRunner:
         table: DeviceRowTable,
         buffers: StepBuffers,
         ropes: RopeTables,
+        fused: FusedDecoder | None,
         has_static_decode: bool,
         device: torch.device,
     ) -> None:
         """has_static_decode: the model's decode step reads nothing back from the device and is
-        the same kernels whatever the rows hold."""
+        the same kernels whatever the rows hold. fused: the model for decode steps of few rows."""
         self._model = model
         self._info = info
         self._shapes = shapes
@@ -65,7 +67,7 @@ class CudaRunner:
         self._tail = SampleTail(model, table, buffers, self._ring)
         sizes = graph_sizes(info.max_num_seqs)
         self._has_static_decode = has_static_decode
-        forward = DecodeForward(model, cache.layers, table, buffers, ropes, shapes)
+        forward = DecodeForward(model, cache.layers, table, buffers, ropes, shapes, fused)
         self._decode = CapturedFunction(forward.run, sizes)
         self._sample_greedy = CapturedFunction(self._tail.run_greedy, sizes)
         self._sample_drawing = CapturedFunction(self._tail.run_drawing, sizes)

@@ -64,6 +64,15 @@ class Attention:
             build=build,
         )
 
+    @property
+    def _fused_norm_weights(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The weights of norms over each head that the rotation applies on its way."""
+        if self._config.qk_norm != "head" or self.q_norm is None or self.k_norm is None:
+            return None
+        if self._rope_idx is None or self._config.norm_weight_offset != 0.0:
+            return None
+        return self.q_norm.weight, self.k_norm.weight
+
     def slots(self) -> Iterator[Slot]:
         yield from self.qkv.slots()
         yield from self.output.slots()
@@ -79,9 +88,13 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
         """x[T, hidden_size] -> the same shape; writes this step's keys and values to the pages."""
+        return self.output(self.attend(self.qkv(x), context, cache))
+
+    def attend(self, qkv: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
+        """What lies between the two products: [T, q, k and v side by side] -> [T, q_size]."""
         config = self._config
         group = context.groups[self._group_idx]
-        q, k, v = self._project(x)
+        q, k, v = self._heads(qkv)
         if self._rope_idx is None:
             octavo_kernels.kv_write(k, v, cache.k, cache.v, group.slots)
         else:
@@ -97,6 +110,8 @@ class Attention:
                 cache.v,
                 group.slots,
                 interleaved=config.is_rope_interleaved,
+                qk_norm=self._fused_norm_weights,
+                eps=config.norm_eps,
             )
         out = octavo_kernels.paged_attention(
             q,
@@ -108,15 +123,18 @@ class Attention:
             softcap=config.attention_softcap,
             sinks=self.sinks,
         )
-        return self.output(out.reshape(-1, self._q_size))
+        return out.reshape(-1, self._q_size)
 
-    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values [T, heads, head_dim], normalised where the model does that."""
-        q, k, v = torch.split(self.qkv(x), [self._q_size, self._kv_size, self._kv_size], dim=-1)
+    def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values [T, heads, head_dim], normalised where the model does that and
+        the rotation does not."""
+        q, k, v = torch.split(qkv, [self._q_size, self._kv_size, self._kv_size], dim=-1)
         head_dim = self._config.head_dim
         if self._config.qk_norm == "projection" and self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.view(-1, part.shape[-1] // head_dim, head_dim) for part in (q, k, v))
-        if self._config.qk_norm == "head" and self.q_norm and self.k_norm:
+        if self._config.qk_norm == "head" and self._fused_norm_weights is None:
+            assert self.q_norm is not None
+            assert self.k_norm is not None
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v

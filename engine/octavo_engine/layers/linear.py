@@ -95,6 +95,11 @@ class DenseLinear:
                 yield Slot(f"{part.name}.bias", tuple(bias.shape), copy_into(bias))
             first = last
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the product is x @ weight.T + bias and nothing else."""
+        return self._round is None and self._packed is None
+
     def finish(self) -> None:
         self._packed = pack_for_cpu(self.weight)
         if self._packed is not None:

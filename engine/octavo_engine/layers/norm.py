@@ -14,8 +14,8 @@ class RMSNorm:
         self, name: str, size: int, *, eps: float, weight_offset: float, build: Build
     ) -> None:
         self._name = name
-        self._eps = eps
-        self._weight_offset = weight_offset
+        self.eps = eps
+        self.weight_offset = weight_offset
         self.weight = build.empty(size)
 
     def slots(self) -> Iterator[Slot]:
@@ -23,10 +23,10 @@ class RMSNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalises x[..., size]."""
-        return octavo_kernels.rms_norm(x, self.weight, self._eps, weight_offset=self._weight_offset)
+        return octavo_kernels.rms_norm(x, self.weight, self.eps, weight_offset=self.weight_offset)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of the sum, the sum)."""
         return octavo_kernels.rms_norm(
-            x, self.weight, self._eps, residual=residual, weight_offset=self._weight_offset
+            x, self.weight, self.eps, residual=residual, weight_offset=self.weight_offset
         )

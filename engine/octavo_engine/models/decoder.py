@@ -139,13 +139,16 @@ class Decoder:
         else:
             self._packed_embedding = pack_for_cpu(self.embedding)
 
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """token_ids[T] -> [T, hidden_size], the first layer's input."""
+        x = functional.embedding(token_ids, self.embedding)
+        return x if self._embedding_scale == 1.0 else x * self._embedding_scale
+
     def hidden_states(
         self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
         """token_ids[T] -> [T, hidden_size] after the final norm. caches: one for each layer."""
-        x = functional.embedding(token_ids, self.embedding)
-        if self._embedding_scale != 1.0:
-            x = x * self._embedding_scale
+        x = self.embed(token_ids)
         residual: torch.Tensor | None = None
         for block, cache in zip(self.blocks, caches, strict=True):
             x, residual = block(x, residual, context, cache)

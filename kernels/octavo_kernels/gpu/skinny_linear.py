@@ -36,7 +36,7 @@ def skinny_config(num_tokens: int, num_rows: int, width: int, *, gated: bool) ->
     """
     block_m = 16 if num_tokens <= 16 else 32 if num_tokens <= 32 else 64
     if gated:
-        return SkinnyConfig(64, block_m, 64, 1, 5)
+        return SkinnyConfig(64, block_m, 64, 1, 5 if block_m <= 32 else 4)
     programs, split_k = num_rows // 64, 1
     while programs * split_k * 2 <= 132 and width % (split_k * 2 * 128) == 0:
         piece = width // (split_k * 2)

@@ -1,0 +1,109 @@
+"""The fused pass over few tokens gives the hidden states of the plain one, for whom it takes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from octavo_engine.cuda import fused_decoder
+from octavo_engine.cuda.fused_decoder import FusedDecoder, fuse
+from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
+from octavo_engine.layers.linear import Build
+from octavo_engine.loading.config_file import parse_config
+from octavo_engine.model_config import kv_groups
+from octavo_engine.models.decoder import Decoder
+from octavo_engine.models.families import build_model_config
+from octavo_engine.rope_tables import RopeTables
+from octavo_kernels import AttentionMetadata
+
+CPU = torch.device("cpu")
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
+
+
+def _decoder(**entries: Any) -> Decoder:
+    config = build_model_config(parse_config({**CONFIG, **entries}, "a test's config"))
+    groups = kv_groups([layer.window for layer in config.layers])
+    decoder = Decoder(config, groups, Build(CPU, torch.float16))
+    generator = torch.Generator().manual_seed(3)
+    for slot in decoder.slots():
+        drawn = torch.randn(slot.shape, generator=generator)
+        slot.write(drawn * 0.06 if drawn.dim() > 1 else 1 + 0.2 * drawn)
+    return decoder  # not finished: a CPU would pack the weights into a layout of its own
+
+
+@pytest.fixture(autouse=True)
+def small_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_decoder, "MIN_GATE_TILES", 1)
+
+
+def _step(num_rows: int) -> tuple[torch.Tensor, StepContext, list[LayerCache]]:
+    """Each row at position 0 of a page of its own."""
+    positions = torch.zeros(num_rows, dtype=torch.int64)
+    metadata = AttentionMetadata(
+        query_start=torch.arange(num_rows + 1, dtype=torch.int32),
+        seq_lens=torch.ones(num_rows, dtype=torch.int32),
+        block_table=torch.arange(1, num_rows + 1, dtype=torch.int32)[:, None],
+        positions=positions,
+        num_rows=num_rows,
+        num_decode_rows=num_rows,
+        max_query_len=1,
+        max_seq_len=1,
+        block_size=16,
+        seq_lens_host=[1] * num_rows,
+        query_lens_host=[1] * num_rows,
+    )
+    group = GroupStep(metadata, torch.arange(1, num_rows + 1) * 16)
+    caches = [
+        LayerCache(*(torch.zeros(num_rows + 1, 2, 16, 64, dtype=torch.float16) for _ in "kv"))
+        for _ in range(3)
+    ]
+    token_ids = torch.arange(5, 5 + num_rows, dtype=torch.int32)
+    return token_ids, StepContext((group,), ()), caches
+
+
+def _hidden(model: Decoder | FusedDecoder, decoder: Decoder, num_rows: int) -> torch.Tensor:
+    token_ids, context, caches = _step(num_rows)
+    ropes = RopeTables(decoder.ropes, max_model_len=64, device=CPU)
+    context = StepContext(context.groups, ropes.step(torch.zeros(num_rows).long(), None))
+    return model.hidden_states(token_ids, context, caches).float()
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+@pytest.mark.parametrize(
+    "entries",
+    [{}, {"model_type": "qwen3"}, {"attention_bias": True, "mlp_bias": True}],
+    ids=["llama", "qwen3", "biases"],
+)
+def test_fused_and_plain_agree(entries: dict[str, Any], num_rows: int) -> None:
+    decoder = _decoder(**entries)
+    fused = fuse(decoder)
+    assert fused is not None
+    expected = _hidden(decoder, decoder, num_rows)
+    error = (_hidden(fused, decoder, num_rows) - expected).norm() / expected.norm()
+    assert error < 5e-3
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh"},
+        {"model_type": "granite", "residual_multiplier": 0.5},
+        {"model_type": "olmo2"},
+        {"intermediate_size": 96},
+    ],
+    ids=["gelu", "scaled residual", "norms after", "ragged tiles"],
+)
+def test_other_kinds_are_left_alone(entries: dict[str, Any]) -> None:
+    assert fuse(_decoder(**entries)) is None
