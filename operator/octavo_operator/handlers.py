@@ -69,6 +69,8 @@ def _handler(
 
 def settings() -> kopf.OperatorSettings:
     chosen = kopf.OperatorSettings()
+    # It would kill the process ten minutes after a watch had to be begun anew.
+    chosen.process.ultimate_exiting_timeout = None
     chosen.posting.enabled = False
     chosen.peering.standalone = True  # our own Lease elects
     chosen.scanning.disabled = True  # the kinds are fixed, and a narrow Role cannot list CRDs
