@@ -4,6 +4,7 @@ All methods may be called from several threads. Encoding releases the interprete
 prompt in a worker thread does not stop the event loop. Knows no HTTP and no sampling.
 """
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -105,10 +106,9 @@ class Tokenizer:
 
         Raises `RequestError` when the model has no template or the template refuses the messages.
         """
-        from jinja2 import TemplateError
-
         if not self.has_chat_template:
             raise RequestError("the model has no chat template; use /v1/completions", "messages")
+        self._refuse_own_arguments(template_kwargs or {})
         try:
             text = self.hf_tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
@@ -117,11 +117,22 @@ class Tokenizer:
                 continue_final_message=continue_final_message,
                 **(template_kwargs or {}),
             )
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
-            # Template text is the model's; what it stumbles over is the client's conversation.
+        except Exception as error:
+            # The template is the model's own program and may raise anything; what it stumbles
+            # over is the client's conversation.
             message = f"the model's chat template refuses these messages: {error}"
             raise RequestError(message[:500], "messages") from error
         return cast(str, text)
+
+    def _refuse_own_arguments(self, template_kwargs: Mapping[str, Any]) -> None:
+        """Variables for the template may not replace the template itself or how it is applied."""
+        own = inspect.signature(self.hf_tokenizer.apply_chat_template).parameters
+        for name in template_kwargs:
+            if name in own or name == "messages":
+                raise RequestError(
+                    f"chat_template_kwargs: {name!r} is not a variable of the template",
+                    "chat_template_kwargs",
+                )
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """Token ids of a rendered conversation; the template writes its own special tokens."""

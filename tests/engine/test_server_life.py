@@ -254,6 +254,21 @@ async def test_client_that_leaves_between_two_chunks_ends_its_request() -> None:
         await eventually(lambda: len(engine.aborted) == 1)
 
 
+async def test_waiting_stream_is_kept_alive_by_comments() -> None:
+    engine = EchoEngine(always("hello"))
+    engine.gate.clear()
+    async with process(engine, stream_keep_alive_s=0.05) as server:
+        await server.until_status("/readyz", 200)
+        body = {**BODY, "stream": True}
+        async with server.http.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.aiter_lines()
+            waiting = [await anext(lines) for _ in range(4)]
+            engine.gate.set()
+            rest = [line async for line in lines]
+    assert waiting == [": keep-alive", "", ": keep-alive", ""]
+    assert rest[-2] == "data: [DONE]"
+
+
 async def test_other_streams_flow_while_a_huge_prompt_is_tokenised() -> None:
     engine = EchoEngine(always("x"), max_model_len=300_000)
     async with process(engine) as server:

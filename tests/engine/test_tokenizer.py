@@ -61,6 +61,23 @@ def test_what_the_template_refuses_is_the_clients_error() -> None:
         tokenizer.render_chat(HELLO)
 
 
+def test_error_of_any_kind_in_the_template_is_the_clients_error() -> None:
+    tokenizer = make_tokenizer(chat_template="{{ 1 // (messages | length - 1) }}")
+    with pytest.raises(RequestError, match="refuses these messages"):
+        tokenizer.render_chat(HELLO)
+
+
+def test_template_variables_reach_the_template() -> None:
+    tokenizer = make_tokenizer(chat_template="{{ mood }}")
+    assert tokenizer.render_chat(HELLO, template_kwargs={"mood": "calm"}) == "calm"
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "messages"])
+def test_client_cannot_replace_the_template(name: str) -> None:
+    with pytest.raises(RequestError, match=name):
+        make_tokenizer().render_chat(HELLO, template_kwargs={name: "x"})
+
+
 def test_truncation_in_the_file_is_ignored() -> None:
     hf_tokenizer = make_hf_tokenizer()
     hf_tokenizer.backend_tokenizer.enable_truncation(3)

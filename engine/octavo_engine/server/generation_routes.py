@@ -78,7 +78,10 @@ async def _answer(
         stack.callback(_close, generation, state)
         if fields.stream:
             # The stream outlives this call and ends what is held here.
-            return EventStream(answer.events(generation), headers, stack.pop_all().close)
+            end = stack.pop_all().close
+            return EventStream(
+                answer.events(generation), headers, end, state.settings.stream_keep_alive_s
+            )
         try:
             whole = await run_until_disconnect(request.receive, answer.gather(generation))
         except ClientGone:

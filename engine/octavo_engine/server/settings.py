@@ -13,6 +13,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_grace_s: float = 2.0
     """Seconds after the signal in which new requests are still taken: load balancers lag."""
     max_body_mib: float = 16.0
+    stream_keep_alive_s: float = 15.0
+    """Silence in a stream after which a comment is sent."""
     stall_limit_s: float = 60.0
     """The process counts as dead when work waits and the engine made no step for so long."""
 
