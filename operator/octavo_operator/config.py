@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from octavo_operator import merge
@@ -46,8 +46,19 @@ class LeaseSettings(_Section):
     duration_seconds: int = Field(default=15, ge=3)
     """How long others wait after the last renewal before they take over."""
     renew_deadline_seconds: float = Field(default=10, gt=0)
-    """How long the active operator tries to renew before it ends itself."""
+    """How long the active operator goes on without a renewal before it rests."""
     retry_seconds: float = Field(default=2, gt=0)
+
+    @model_validator(mode="after")
+    def _holder_rests_before_others_take_over(self) -> "LeaseSettings":
+        # Staleness is noticed with the attempt after the deadline.
+        rests_after_s = self.renew_deadline_seconds + self.retry_seconds
+        if rests_after_s >= self.duration_seconds:
+            raise ValueError(
+                f"renewDeadlineSeconds + retrySeconds ({rests_after_s}) must be below "
+                f"durationSeconds ({self.duration_seconds})"
+            )
+        return self
 
 
 class OperatorConfig(_Section):
@@ -80,9 +91,4 @@ def load(path: Path) -> OperatorConfig:
             for problem in error.errors(include_url=False)
         ]
         raise ConfigurationError(f"{path}: {'; '.join(problems)}") from error
-    if config.lease.renew_deadline_seconds >= config.lease.duration_seconds:
-        raise ConfigurationError(
-            f"{path}: lease.renewDeadlineSeconds ({config.lease.renew_deadline_seconds}) "
-            f"must be below lease.durationSeconds ({config.lease.duration_seconds})"
-        )
     return config

@@ -69,15 +69,13 @@ class LeaderLease:
         renewed_s = time.monotonic()
         while True:
             await asyncio.sleep(self._settings.retry_seconds)
-            left_s = renewed_s + self._settings.renew_deadline_seconds - time.monotonic()
-            if left_s <= 0 and self._fresh.is_set():
-                self._fresh.clear()
-                log.warning("lease not renewed in time: resting until it is")
+            left_s = self._rest_when_stale(renewed_s)
             try:
                 async with asyncio.timeout(max(left_s, self._settings.retry_seconds)):
                     is_ours = await self._try()
             except (ApiError, TimeoutError) as error:
                 log.warning("lease not renewed", error=str(error) or "no answer in time")
+                self._rest_when_stale(renewed_s)
                 continue
             if not is_ours:
                 raise LeaseLost("another operator holds the Lease")
@@ -86,6 +84,14 @@ class LeaderLease:
                 self._fresh.set()
                 log.info("lease renewed again")
                 after_rest()
+
+    def _rest_when_stale(self, renewed_s: float) -> float:
+        """Seconds until the renewal must have come; below 0 the holder rests."""
+        left_s = renewed_s + self._settings.renew_deadline_seconds - time.monotonic()
+        if left_s <= 0 and self._fresh.is_set():
+            self._fresh.clear()
+            structlog.get_logger().warning("lease not renewed in time: resting until it is")
+        return left_s
 
     async def release(self) -> None:
         """Lets a standby take over at once. Raises ApiError."""
@@ -96,33 +102,24 @@ class LeaderLease:
         await self._cluster.replace(LEASE, lease)
 
     async def _try(self) -> bool:
+        """Whether the Lease is ours now; False while another holds it. Raises ApiError."""
         lease = await self._cluster.get(LEASE, self._namespace, self._settings.name)
         self._last_contact_s = time.monotonic()
         if lease is None:
-            return await self._write(self._new())
+            await self._cluster.create(LEASE, self._new())
+            return True
         version = lease["metadata"]["resourceVersion"]
         if self._seen is None or self._seen.version != version:
             self._seen = _Seen(version, time.monotonic())
         if _holder(lease) not in ("", self._identity) and not self._is_dead(lease, self._seen):
             return False
-        return await self._write(self._taken(lease))
+        # Refused with 409 when another was faster: looked at anew with the next attempt.
+        await self._cluster.replace(LEASE, self._taken(lease))
+        return True
 
     def _is_dead(self, lease: Manifest, seen: _Seen) -> bool:
         duration_s = lease["spec"].get("leaseDurationSeconds", self._settings.duration_seconds)
         return time.monotonic() - seen.at_s > float(duration_s)
-
-    async def _write(self, lease: Manifest) -> bool:
-        is_new = "resourceVersion" not in lease["metadata"]
-        try:
-            if is_new:
-                await self._cluster.create(LEASE, lease)
-            else:
-                await self._cluster.replace(LEASE, lease)
-        except ApiError as error:
-            if error.status == 409:  # another was faster
-                return False
-            raise
-        return True
 
     def _new(self) -> Manifest:
         return {

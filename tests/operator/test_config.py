@@ -35,7 +35,10 @@ def test_the_engines_image_is_all_that_must_be_said(load):
             "engine.podOverlay: .* an item of containers has none of name",
         ),
         ("{engine: {image: e}, workers: 0}", "workers: Input should be greater than or equal to 1"),
-        ("{engine: {image: e}, lease: {durationSeconds: 10}}", "renewDeadlineSeconds .* below"),
+        (
+            "{engine: {image: e}, lease: {durationSeconds: 10}}",
+            r"renewDeadlineSeconds \+ retrySeconds \(12\) must be below",
+        ),
         ("engine: [", "is not YAML"),
     ],
 )

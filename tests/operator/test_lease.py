@@ -182,6 +182,27 @@ async def test_a_lease_taken_by_another_is_lost(leases):
         await within(lease.hold(lambda: None))
 
 
+async def test_a_renewal_that_meets_another_write_is_tried_again(leases):
+    """Somebody may annotate the Lease between our read and our write."""
+    lease = candidate(leases, "a")
+    await within(lease.acquire())
+    replace, conflicts = leases.replace, []
+
+    async def conflict_once(kind, body):
+        if not conflicts:
+            conflicts.append(body)
+            raise ApiUnavailable("PUT", 409, "changed")
+        await replace(kind, body)
+
+    leases.replace = conflict_once
+    holding = asyncio.create_task(lease.hold(lambda: None))
+    await asyncio.sleep(0.2)
+
+    assert conflicts
+    assert not holding.done()
+    holding.cancel()
+
+
 async def test_a_refusal_is_tried_again(leases):
     async def refuse(*_):
         raise ApiRejected("GET", 403, "forbidden")
