@@ -308,7 +308,7 @@ class LocalProvider:
                 cgroups.remove(group)
             if record.nodes:
                 interface = Path("/sys/class/net") / Network(record.slot).host_interface
-                api.wait_until(f"{interface} gone", lambda: not interface.exists(), timeout_s=20)
+                api.wait_until(f"{interface} gone", lambda: not interface.exists(), timeout_s=120)
         if self.folder.path.exists():
             shutil.rmtree(self.folder.path)
 
