@@ -6,6 +6,8 @@ import pytest
 
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.awq import AwqFormat
+from octavo_engine.quantization.bitsandbytes import Bnb4BitFormat, BnbInt8Format
+from octavo_engine.quantization.format import WeightFormat
 from octavo_engine.quantization.gptq import GptqFormat
 from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.packed import PackedFormat
@@ -251,3 +253,31 @@ def test_a_target_by_name_goes_before_a_pattern_and_that_before_a_class() -> Non
     assert scheme.linear("model.layers.0.mlp.up_proj") == by_pattern
     by_class = LinearScheme(weights=ScaledFormat(kind="int8", scales=PER_ROW))
     assert scheme.linear("model.layers.0.mlp.router") == by_class
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, Bnb4BitFormat("nf4")),
+        ({"load_in_4bit": True}, Bnb4BitFormat("fp4")),
+        ({"load_in_8bit": True}, BnbInt8Format()),
+    ],
+)
+def test_bitsandbytes_says_its_width_by_flags(raw: dict[str, Any], expected: WeightFormat) -> None:
+    scheme = read_scheme({"quant_method": "bitsandbytes", **raw}, "c")
+    assert scheme.linear(MODULE) == LinearScheme(weights=expected)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({}, "load_in_4bit False and load_in_8bit False: just one"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "int4"}, "quant_type 'int4' is not"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_storage": "bfloat16"}, "storage 'bfloat16' is not"),
+    ],
+)
+def test_bitsandbytes_configs_that_we_do_not_know_are_refused(
+    raw: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_scheme({"quant_method": "bitsandbytes", **raw}, "c")

@@ -280,3 +280,21 @@ def test_gate_and_up_may_be_split_where_they_are_published_as_one(tmp_path: Path
                 tensors[name.replace("gate_up_proj", part)] = half.contiguous()
 
     assert max_error(changed("phi3-gptq-int4-g64-sym", tmp_path, split)) < 1e-3
+
+
+def test_a_bitsandbytes_state_that_contradicts_the_tensors_is_refused(tmp_path: Path) -> None:
+    def halve_blocks(tensors: Tensors) -> None:
+        name = f"{QUERY}.weight.quant_state.bitsandbytes__nf4"
+        state = json.loads(bytes(tensors[name].tolist())) | {"blocksize": 32}
+        tensors[name] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+
+    folder = changed("gemma2-bitsandbytes-nf4", tmp_path, halve_blocks)
+    with pytest.raises(CheckpointError, match="512 scales for 32768 weights in blocks of 32"):
+        load(folder)
+
+
+def test_a_bitsandbytes_matrix_without_its_state_is_refused(tmp_path: Path) -> None:
+    name = f"{QUERY}.weight.quant_state.bitsandbytes__nf4"
+    folder = changed("gemma2-bitsandbytes-nf4", tmp_path, lambda tensors: tensors.pop(name))
+    with pytest.raises(CheckpointError, match=f"lacks tensor '{name}'"):
+        load(folder)

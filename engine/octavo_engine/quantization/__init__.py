@@ -2,7 +2,7 @@
 
   read_config     quantization_config -> Scheme, refusing what we do not know by name
   scheme          Scheme: which module is stored by which WeightFormat and rounds its inputs how
-  gptq, awq, packed, scaled, at_load    the weight formats
+  gptq, awq, packed, scaled, bitsandbytes, at_load    the weight formats
   inputs          rounding of activations
   zero_points     tells GPTQ's two conventions of zero points from the data
   checkpoint      a Scheme applied to one checkpoint's tensors: the loader's and the layers' side

@@ -7,7 +7,7 @@ from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.scaled import ScaledFormat, ValueKind
 from octavo_engine.quantization.scheme import LinearScheme, Matcher, Rule, Scheme
 
-CHOICES = ("auto", "none", "gptq", "awq", "compressed-tensors", "fp8", "int8")
+CHOICES = ("auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "fp8", "int8")
 UNQUANTIZED_MODULES = ("lm_head",)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.configs.auto_round import AutoRoundConfig
 from octavo_engine.quantization.configs.awq import AwqConfig
+from octavo_engine.quantization.configs.bitsandbytes import BitsAndBytesConfig
 from octavo_engine.quantization.configs.common import QuantizationConfig
 from octavo_engine.quantization.configs.compressed_tensors import CompressedTensorsConfig
 from octavo_engine.quantization.configs.fp8 import Fp8Config
@@ -24,6 +25,7 @@ CONFIGS: Mapping[str, type[QuantizationConfig]] = {
     "fp8": Fp8Config,
     "compressed-tensors": CompressedTensorsConfig,
     "auto-round": AutoRoundConfig,
+    "bitsandbytes": BitsAndBytesConfig,
 }
 
 QUANTIZED_SUFFIXES = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv")

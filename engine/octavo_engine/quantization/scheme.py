@@ -11,7 +11,7 @@ from typing import Literal
 from octavo_engine.quantization.format import WeightFormat
 from octavo_engine.quantization.inputs import InputFormat
 
-Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "int8"]
+Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "int8", "bitsandbytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
