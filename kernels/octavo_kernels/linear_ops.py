@@ -40,6 +40,45 @@ class NormOutput:
     """[N / ROW_TILE, MAX_SKINNY_TOKENS] float32, filled: sums of the new residual's squares."""
 
 
+@dataclass(frozen=True)
+class RowNorm:
+    """x is normalised before the product, as by `rms_norm`."""
+
+    gamma: torch.Tensor
+    """[K]."""
+    gamma_offset: float
+    eps: float
+
+
+MAX_SINGLE_ROW_WIDTH = 16384
+"""A weight's row must fit in a program's registers."""
+
+
+def single_row_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    gated: bool = False,
+    norm: RowNorm | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """x[1, K] @ weight[N, K].T + bias -> [1, N], for 16-bit weights of any N.
+
+    gated: weight is [2N, K], gate above up; the result is silu(gate) * up. residual [1, N] is
+    added to the result.
+    """
+    if x.shape != (1, weight.shape[1]) or x.shape[1] > MAX_SINGLE_ROW_WIDTH:
+        raise ValueError(
+            f"single_row_linear cannot multiply {tuple(x.shape)} by {tuple(weight.shape)}"
+        )
+    if x.is_cpu:
+        from octavo_kernels.reference.skinny_linear import single_row_linear as run
+    else:
+        from octavo_kernels.gpu.single_row import single_row_linear as run
+    return run(x, weight, bias, gated=gated, norm=norm, residual=residual)
+
+
 def can_be_skinny(weight: torch.Tensor, *, gated: bool) -> bool:
     """Whether `skinny_linear` takes this weight [N, K], 16-bit, of whole tiles."""
     num_rows, width = weight.shape

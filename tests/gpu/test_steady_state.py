@@ -33,6 +33,7 @@ def _admit(runner: CudaRunner, num_rows: int, params: SamplingParams) -> None:
     runner.launch(Batch(step_id=0, admitted=admitted, work=work)).result()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_decode_step_never_waits_for_the_device(folder: Path, temperature: float) -> None:
     runner = make_runner(folder, dtype=torch.float32)
@@ -49,6 +50,7 @@ def test_a_decode_step_never_waits_for_the_device(folder: Path, temperature: flo
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_mixed_step_never_waits_for_the_device(folder: Path) -> None:
     runner = make_runner(folder, dtype=torch.float32)
     _admit(runner, 4, SamplingParams(temperature=0.0))

@@ -1,4 +1,4 @@
-"""A decoder's pass over few tokens in five to six kernels a layer instead of eleven.
+"""A decoder's pass over few tokens in six kernels a layer instead of eleven.
 
 The norms, the gate and the residual sums are part of the products (`octavo_kernels.linear_ops`).
 The weights are the decoder's own; what the layers compute is the same up to rounding.
@@ -14,12 +14,15 @@ from octavo_engine.layers.mlp import GatedMLP
 from octavo_engine.layers.norm import RMSNorm
 from octavo_engine.models.decoder import Block, Decoder
 from octavo_kernels.linear_ops import (
+    MAX_SINGLE_ROW_WIDTH,
     MAX_SKINNY_TOKENS,
     MAX_TILES,
     ROW_TILE,
     NormInput,
     NormOutput,
+    RowNorm,
     can_be_skinny,
+    single_row_linear,
     skinny_linear,
 )
 
@@ -57,6 +60,8 @@ class FusedDecoder:
     ) -> torch.Tensor:
         """As `Decoder.hidden_states`."""
         residual = self._decoder.embed(token_ids)
+        if len(token_ids) == 1:
+            return self._hidden_state_of_one(residual, context, caches)
         x = self._blocks[0].before_attention(residual)
         norm: NormInput | None = None
         following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
@@ -71,6 +76,26 @@ class FusedDecoder:
             residual = self._multiply(parts.down, inner, add=add)
             x = add.scaled
             norm = NormInput(self._squares[1], self._num_parts, next_norm.eps)
+        return self._decoder.norm(residual)
+
+    def _hidden_state_of_one(
+        self, residual: torch.Tensor, context: StepContext, caches: list[LayerCache]
+    ) -> torch.Tensor:
+        """One token needs no preparation for the next norm: each program reads all of it."""
+        for parts, cache in zip(self._blocks, caches, strict=True):
+            norm = _row_norm(parts.before_attention)
+            qkv = single_row_linear(residual, parts.qkv.weight, parts.qkv.bias, norm=norm)
+            attended = parts.block.attention.attend(qkv, context, cache)
+            residual = single_row_linear(
+                attended, parts.output.weight, parts.output.bias, residual=residual
+            )
+            norm = _row_norm(parts.before_mlp)
+            inner = single_row_linear(
+                residual, parts.gate_up.weight, parts.gate_up.bias, gated=True, norm=norm
+            )
+            residual = single_row_linear(
+                inner, parts.down.weight, parts.down.bias, residual=residual
+            )
         return self._decoder.norm(residual)
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
@@ -89,6 +114,10 @@ class FusedDecoder:
         return skinny_linear(
             x, layer.weight, layer.bias, gated=gated, norm=norm, add=add, arrivals=self._arrivals
         )
+
+
+def _row_norm(norm: RMSNorm) -> RowNorm:
+    return RowNorm(norm.weight, norm.weight_offset, norm.eps)
 
 
 def fuse(decoder: Decoder) -> FusedDecoder | None:
@@ -121,6 +150,8 @@ def _skinny(layer: LinearLayer, *, gated: bool = False) -> DenseLinear | None:
     if not isinstance(layer, DenseLinear) or not layer.is_plain:
         return None
     if not can_be_skinny(layer.weight, gated=gated):
+        return None
+    if layer.weight.shape[1] > MAX_SINGLE_ROW_WIDTH:
         return None
     if gated and layer.weight.shape[0] // (2 * ROW_TILE) < MIN_GATE_TILES:
         return None

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from octavo_kernels.gpu.launch import capability, overlap_options, wait_for_previous
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
 
 SQUARES_STRIDE = MAX_SKINNY_TOKENS
@@ -192,7 +193,9 @@ def _skinny_kernel(
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
     USE_TMA: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    wait_for_previous(OVERLAP)
     tile = tl.program_id(0)
     piece = tl.program_id(1)
     first_row = tile * BLOCK_N
@@ -242,7 +245,7 @@ def skinny_linear(
         size = (num_tiles, config.split_k, config.block_n, config.block_m)
         partial = torch.empty(size, dtype=torch.float32, device=x.device)
     if use_tma is None:
-        use_tma = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9
+        use_tma = x.is_cuda and capability(x.device)[0] >= 9
     num_parts = 1 if norm is None else norm.num_parts
     _skinny_kernel[(num_tiles, config.split_k)](
         x,
@@ -277,5 +280,6 @@ def skinny_linear(
         USE_TMA=use_tma,
         num_warps=4,
         num_stages=config.num_stages,
+        **overlap_options(x.device),
     )
     return out
