@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from octavo_kernels.gpu.single_row import single_row_linear as single_kernel
 from octavo_kernels.gpu.skinny_linear import skinny_config
 from octavo_kernels.gpu.skinny_linear import skinny_linear as kernel
 from octavo_kernels.linear_ops import (
@@ -10,9 +11,12 @@ from octavo_kernels.linear_ops import (
     MAX_TILES,
     NormInput,
     NormOutput,
+    RowNorm,
     can_be_skinny,
+    single_row_linear,
     skinny_linear,
 )
+from octavo_kernels.reference.skinny_linear import single_row_linear as single_reference
 from octavo_kernels.reference.skinny_linear import skinny_linear as reference
 
 WIDTH = 256
@@ -120,3 +124,30 @@ def test_too_many_tokens_are_refused():
     x, weight = torch.zeros(65, 256), torch.zeros(128, 256, dtype=torch.float16)
     with pytest.raises(ValueError, match="65"):
         skinny_linear(x, weight, arrivals=torch.zeros(MAX_TILES, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("width", [256, 448])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_single_row_between_norm_and_residual(
+    width, gated, with_bias, draw, dtype, device, assert_close
+):
+    num_rows = 80
+    x, residual = draw(1, width), draw(1, num_rows)
+    weight = draw(2 * num_rows if gated else num_rows, width, scale=0.06)
+    bias = draw(weight.shape[0]) if with_bias else None
+    norm = RowNorm(draw(width), 1.0, 1e-5)
+    found = single_kernel(x, weight, bias, gated=gated, norm=norm, residual=residual)
+    expected = single_reference(x, weight, bias, gated=gated, norm=norm, residual=residual)
+    assert_close(found, expected.float(), dtype, factor=3)
+
+
+def test_a_plain_single_row(draw, dtype, device, assert_close):
+    x, weight = draw(1, 512), draw(33, 512, scale=0.06)
+    found = single_kernel(x, weight, None, gated=False, norm=None, residual=None)
+    assert_close(found, x.double() @ weight.double().T, dtype)
+
+
+def test_a_single_row_is_one():
+    with pytest.raises(ValueError, match="2, 256"):
+        single_row_linear(torch.zeros(2, 256), torch.zeros(128, 256, dtype=torch.float16))

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from octavo_kernels.linear_ops import NormInput, NormOutput
+    from octavo_kernels.linear_ops import NormInput, NormOutput, RowNorm
 
 
 def skinny_linear(
@@ -36,3 +36,27 @@ def skinny_linear(
     tiles = total.float().square().view(num_tokens, -1, 64).sum(dim=-1)
     add.squares[: tiles.shape[1], :num_tokens] = tiles.T
     return total
+
+
+def single_row_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    gated: bool,
+    norm: "RowNorm | None",
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    token = x.float()
+    if norm is not None:
+        token = token * torch.rsqrt(token.square().mean(dim=-1, keepdim=True) + norm.eps)
+        token = (token * (norm.gamma.float() + norm.gamma_offset)).to(x.dtype).float()
+    result = token @ weight.float().T
+    if bias is not None:
+        result += bias.float()
+    if gated:
+        gate, up = result.to(x.dtype).float().chunk(2, dim=-1)
+        result = functional.silu(gate) * up
+    if residual is not None:
+        result = result.to(x.dtype).float() + residual.float()
+    return result.to(x.dtype)
