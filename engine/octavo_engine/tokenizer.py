@@ -152,6 +152,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 def _from_folder(folder: Path) -> "PreTrainedTokenizerBase":
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is neither a folder with a checkpoint nor a .gguf file")
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no checkpoint: there is no config.json in it")
     from transformers import AutoTokenizer  # seconds: not before a wrong path is refused
 
     try:
