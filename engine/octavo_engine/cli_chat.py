@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import httpx
@@ -54,7 +54,7 @@ def chat(
 
 
 def talk(
-    console: Console, http: httpx.Client, fields: dict[str, object], messages: list[Message]
+    console: Console, http: httpx.Client, fields: Mapping[str, object], messages: list[Message]
 ) -> None:
     """Reads a line, prints its answer, until there is no more."""
     while line := _read_line(console):

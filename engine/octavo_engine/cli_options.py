@@ -93,18 +93,16 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
     """The nested settings from options by field name."""
-    sections = {
-        name: kind(
-            **{
-                field.name: options[field.name]
-                for field in msgspec.structs.fields(kind)
-                if field.name in options
-            },
-            **({"path": model} if kind is ModelSettings else {}),
-        )
+    sections: dict[str, dict[str, Any]] = {
+        name: {
+            field.name: options[field.name]
+            for field in msgspec.structs.fields(kind)
+            if field.name in options
+        }
         for name, kind in _SECTIONS.items()
     }
-    return EngineConfig(**sections)
+    sections["model"]["path"] = model
+    return msgspec.convert(sections, EngineConfig)
 
 
 def _engine_parameters() -> list[inspect.Parameter]:

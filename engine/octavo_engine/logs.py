@@ -39,3 +39,4 @@ def configure_logs(log_format: LogFormat, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each request

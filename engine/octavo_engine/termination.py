@@ -39,7 +39,8 @@ def explain(error: BaseException) -> Termination:
     if isinstance(error, CheckpointError):
         return Termination("ModelUnreadable", sentence)
     # torch's own class is not imported here: its name is enough.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    is_oom = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if is_oom or "can't allocate memory" in sentence:  # the last is torch's on a CPU
         return Termination("OutOfMemory", sentence)
     return Termination("EngineFailed", f"{type(error).__name__}: {sentence}")
 

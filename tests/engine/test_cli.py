@@ -105,6 +105,7 @@ def test_two_signals_end_a_process_with_code_0_although_a_stream_runs(tmp_path: 
         (ConfigError("block_size 3"), "InvalidConfiguration", 2),
         (CheckpointError("no config.json"), "ModelUnreadable", 2),
         (MemoryError("9 GiB"), "OutOfMemory", 1),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "OutOfMemory", 1),
         (RuntimeError("boom"), "EngineFailed", 1),
     ],
 )

@@ -107,6 +107,13 @@ async def test_null_is_the_same_as_leaving_a_field_out(field: str) -> None:
         await client.chat(**{field: None})
 
 
+async def test_error_carries_the_clients_request_id() -> None:
+    async with serving(EchoEngine(always("x"))) as client:
+        response = await client.http.post(COMPLETIONS, json={}, headers={"X-Request-Id": "t-1"})
+    assert response.status_code == 400
+    assert response.headers["x-request-id"] == "t-1"
+
+
 async def test_prompt_over_the_context_names_both_numbers() -> None:
     async with serving(EchoEngine(always("x"))) as client:
         error = await client.refused(COMPLETIONS, completion(prompt=[65] * 250))

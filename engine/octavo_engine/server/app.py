@@ -26,7 +26,10 @@ def build_app(state: ServerState) -> FastAPI:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error.response()
+    response = error.response()
+    if hasattr(request.state, "request_id"):
+        response.headers["X-Request-Id"] = request.state.request_id
+    return response
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

@@ -59,7 +59,7 @@ async def _answer(
     answer_kind: Callable[..., Answer],
 ) -> Response:
     arrival_time_s = time.monotonic()
-    request_id = _request_id(request)
+    request_id = request.state.request_id = _request_id(request)
     headers = {"X-Request-Id": request_id}
     loaded = state.require_engine()
     with ExitStack() as stack:
