@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from octavo_kernels.gpu.sampling import sample
+from octavo_kernels.gpu.sampling import PART_LEN, sample
 from octavo_kernels.metadata import SamplingTensors
 from octavo_kernels.reference.sampling import mask_filtered
 from octavo_kernels.reference.sampling import sample as reference
@@ -75,6 +75,15 @@ def test_a_flat_distribution_with_ties_stays_among_the_kept(
 ) -> None:
     logits = torch.randint(0, 3, (4, 300), generator=generator, device=device).float() * 0.01
     params = make_params(4, device, top_k=[top_k], top_p=[0.5, 1.0])
+    assert sample(logits, params).tolist() == reference(logits, params).tolist()
+
+
+@pytest.mark.parametrize("filters", [{"top_k": [300]}, {"top_p": [0.9]}, {"min_p": [0.1]}])
+def test_candidates_come_from_all_parts_of_a_row(
+    filters: dict[str, list[float]], device: torch.device, generator: torch.Generator
+) -> None:
+    logits = 3 * torch.randn(3, 3 * PART_LEN - 5, generator=generator, device=device)
+    params = make_params(3, device, **filters)  # type: ignore[arg-type]
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 

@@ -18,8 +18,8 @@ from octavo_kernels.gpu.schedule import (
 @pytest.mark.parametrize(
     "seq_lens", [[1], [8192], [300, 17, 64, 2048], [5] * 33, [0, 100, 0], [100_000, 3], [64] * 17]
 )
-@pytest.mark.parametrize("window", [None, 1, 100, 4096])
-@pytest.mark.parametrize("target", [1, 7, 33])
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("target", [1, 33])
 def test_pieces_cover_the_visible_keys_once(
     seq_lens: list[int], window: int | None, target: int, device: torch.device
 ) -> None:

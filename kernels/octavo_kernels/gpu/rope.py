@@ -205,5 +205,7 @@ def _launch(
         HAS_NORM=qk_norm is not None,
         WRITE_CACHE=cache is not None,
         num_warps=1 if group <= 4 else 4,
-        **overlap_options(q.device),
+        # Many short programs that start early only wait in the way of the kernel before: measured
+        # 82 instead of 61 us at 8,192 tokens, and 1.5 instead of 1.9 us at one.
+        **(overlap_options(q.device) if num_tokens <= 1024 else {"OVERLAP": False}),
     )  # fmt: skip

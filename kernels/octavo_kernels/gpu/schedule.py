@@ -19,6 +19,8 @@ ITEM_FIELDS = 8
 """row, first key, end of keys, pieces of the row, its first item, its first visible key, unused."""
 PLAN_ALIGNMENT = 64
 """Pieces begin at multiples of this many keys: a multiple of every kernel's block of keys."""
+SMALL_BATCH = 24
+"""Rows up to which decode is split finely: one row is too little work for the GPU."""
 MAX_PIECES = 128
 """Pieces that a row is cut into at most; the merge reads all their maxima at once."""
 PREFILL_TILE = 128
@@ -66,9 +68,9 @@ def with_schedule(
 def target_items(num_rows: int, num_kv_heads: int, num_cores: int) -> int:
     """Items wanted beyond one a row, so that items times KV heads fill the GPU's cores.
 
-    Measured on an H200 with 8 KV heads: one program a core is fastest to 16 rows, two above.
+    Measured on an H200 with 8 KV heads: one program a core is fastest for small batches, two above.
     """
-    programs = num_cores if num_rows <= 16 else 2 * num_cores
+    programs = num_cores if num_rows <= SMALL_BATCH else 2 * num_cores
     return max(1, min(programs // num_kv_heads, MAX_PIECES - 2))
 
 
@@ -85,7 +87,7 @@ def plan_decode(
         items,
         num_rows,
         target_items,
-        PLAN_ALIGNMENT if num_rows <= 16 else 2 * PLAN_ALIGNMENT,
+        PLAN_ALIGNMENT if num_rows <= SMALL_BATCH else 2 * PLAN_ALIGNMENT,
         # Larger than any sequence, small enough that its difference to one stays an int32.
         2**30 if window is None else window,
         ALIGNMENT=PLAN_ALIGNMENT,
