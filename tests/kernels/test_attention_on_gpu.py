@@ -1,5 +1,6 @@
 """Paged attention in bfloat16 as the wrappers choose it, at shapes beyond the interpreter."""
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +8,10 @@ import torch
 from tests.kernels.attention_case import make_case
 
 from octavo_kernels import paged_attention
+from octavo_kernels.gpu import hopper_prefill
 from octavo_kernels.gpu.attention_parts import AttentionOptions
+from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
+from octavo_kernels.gpu.schedule import cut_tiles
 
 pytestmark = [
     pytest.mark.gpu,
@@ -77,3 +81,41 @@ def test_prefill_lengths(
         scale=options.scale, window=window, sinks=sinks,
     )  # fmt: skip
     assert_close(out, case.oracle(options), torch.bfloat16)
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_caches_in_eight_bits(
+    block_size: int, generator: torch.Generator, assert_close: Callable[..., None]
+) -> None:
+    case = make_case(
+        [1, 1, 100], [3000, 65, 500], num_decode_rows=2, num_q_heads=8, num_kv_heads=2,
+        head_dim=128, block_size=block_size, dtype=torch.bfloat16, generator=generator,
+    )  # fmt: skip
+    narrow = [cache.to(torch.float8_e4m3fn) for cache in (case.k_cache, case.v_cache)]
+    case = dataclasses.replace(
+        case,
+        dense_keys=[keys.to(torch.float8_e4m3fn).float() for keys in case.dense_keys],
+        dense_values=[values.to(torch.float8_e4m3fn).float() for values in case.dense_values],
+    )
+    out = paged_attention(case.q, narrow[0], narrow[1], case.metadata, scale=128**-0.5)
+    assert_close(out, case.oracle(AttentionOptions(scale=128**-0.5)), torch.bfloat16)
+
+
+@pytest.mark.parametrize("window", [None, 300])
+def test_the_gluon_and_the_plain_prefill_agree(
+    window: int | None, generator: torch.Generator, assert_close: Callable[..., None]
+) -> None:
+    case = make_case(
+        [700, 64, 129], [900, 64, 4000], num_decode_rows=0, num_q_heads=8, num_kv_heads=2,
+        head_dim=128, block_size=64, dtype=torch.float16, generator=generator, window=window,
+    )  # fmt: skip
+    options = AttentionOptions(scale=128**-0.5, window=window)
+    tiles = torch.tensor(cut_tiles(case.metadata), dtype=torch.int32, device=case.q.device)
+    assert hopper_prefill.can_run(case.q, case.k_cache, options)
+    by_gluon, plain = torch.empty_like(case.q), torch.empty_like(case.q)
+    arguments = (case.q, case.k_cache, case.v_cache)
+    table = case.metadata.block_table
+    hopper_prefill.hopper_prefill_attention(*arguments, by_gluon, tiles, table, options, 132)
+    config = prefill_config(128, 64, 2, tma_possible=True)
+    prefill_attention(*arguments, plain, tiles, table, config, options)
+    assert_close(by_gluon, plain.float(), torch.float16, 2.0)
