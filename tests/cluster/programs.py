@@ -67,10 +67,11 @@ def needed(*, with_nodes: bool) -> list[tuple[Tool, ...]]:
 
 def locate(tools: tuple[Tool, ...]) -> dict[str, Path] | None:
     """The programs of one set, found or built earlier; None when the set has to be built."""
-    found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
-    if len(found) == len(tools):
-        minors = {_version(found[tool.name], tool) for tool in tools}
-        if len(minors) == 1:
+    # All or none: a program's version, which takes running it, is asked only when all are there.
+    if all(_candidates(tool) for tool in tools):
+        found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
+        minors = {_version(path, tool) for tool in tools if (path := found.get(tool.name))}
+        if len(found) == len(tools) and len(minors) == 1:
             return found
     built = {tool.name: _built_path(tool) for tool in tools}
     return built if all(path.exists() for path in built.values()) else None
@@ -125,15 +126,17 @@ def _built_path(tool: Tool) -> Path:
     return cache_home() / "tools" / f"{tool.name}-{pinned_version(tool.module)}" / tool.name
 
 
-def _find(tool: Tool) -> Path | None:
+def _candidates(tool: Tool) -> list[Path]:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
-    candidates = [Path(assets) / tool.name] if assets else []
+    places = [Path(assets) / tool.name] if assets else []
     if on_path := shutil.which(tool.name):
-        candidates.append(Path(on_path))
-    for path in candidates:
-        if path.exists() and _version(path, tool) >= tool.oldest:
-            return path
-    return None
+        places.append(Path(on_path))
+    return [path for path in places if path.exists()]
+
+
+def _find(tool: Tool) -> Path | None:
+    new_enough = (path for path in _candidates(tool) if _version(path, tool) >= tool.oldest)
+    return next(new_enough, None)
 
 
 def _version(path: Path, tool: Tool) -> tuple[int, int]:
