@@ -34,8 +34,14 @@ class StepInputs:
 
 
 def order_work(work: list[RowWork]) -> list[RowWork]:
-    """Decodes first, in order within a phase. A decode of several tokens counts as prefill."""
-    return sorted(work, key=lambda item: not _is_single_decode(item))
+    """Decodes first, the longest first; then the rest in order.
+
+    A decode of several tokens counts as prefill. Neighbours of like length share their products on
+    a CPU.
+    """
+    decodes = [item for item in work if _is_single_decode(item)]
+    others = [item for item in work if not _is_single_decode(item)]
+    return sorted(decodes, key=lambda item: -item.start) + others
 
 
 def _is_single_decode(item: RowWork) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from octavo_kernels.gpu.schedule import AttentionSchedule
+    from octavo_kernels.reference.decode_plan import DecodeBucket
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class AttentionMetadata:
     query_lens_host: list[int]
     schedule: "AttentionSchedule | None" = None
     """Filled by `prepare_attention`: the step cut into pieces of work. None: cut in each layer."""
+    decode_plan: "tuple[DecodeBucket, ...] | None" = None
+    """Filled by `prepare_attention` on a CPU: the decode rows in buckets of like length."""
 
 
 @dataclass(frozen=True, kw_only=True)

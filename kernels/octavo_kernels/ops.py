@@ -148,12 +148,14 @@ def rope_kv_write(
 def prepare_attention(
     metadata: AttentionMetadata, *, num_q_heads: int, num_kv_heads: int, window: int | None = None
 ) -> AttentionMetadata:
-    """Cuts the step into pieces of work once, for all layers of a KV group; nothing to do on a CPU.
+    """Cuts the step into pieces of work once, for all layers of a KV group.
 
     Optional: without it `paged_attention` does the same in each layer.
     """
     if metadata.seq_lens.is_cpu:
-        return metadata
+        from octavo_kernels.reference.decode_plan import with_plan
+
+        return with_plan(metadata, num_kv_heads=num_kv_heads, window=window)
     from octavo_kernels.gpu.schedule import with_schedule
 
     return with_schedule(

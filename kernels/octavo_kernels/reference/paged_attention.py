@@ -1,6 +1,7 @@
 """Causal attention over paged keys and values: the oracle of the GPU kernels and the CPU path.
 
-Rows that decode go through in one batched product over their gathered pages; other rows one by one.
+Rows that decode go through in one batched product a bucket of like lengths, over their gathered
+pages; other rows one by one.
 Products of 16-bit operands accumulate in float32, and the softmax is float32.
 """
 
@@ -8,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from octavo_kernels.metadata import AttentionMetadata
+from octavo_kernels.reference.decode_plan import DecodeBucket, page_heads, plan_decode
 
 
 def paged_attention(
@@ -23,10 +25,12 @@ def paged_attention(
 ) -> torch.Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     num_decodes = metadata.num_decode_rows
-    if num_decodes:
-        out[:num_decodes] = _decode(
-            q[:num_decodes], k_cache, v_cache, metadata, scale, window, softcap, sinks
-        )
+    buckets = metadata.decode_plan
+    if buckets is None:
+        buckets = plan_decode(metadata, num_kv_heads=k_cache.shape[1], window=window)
+    for bucket in buckets:
+        rows = slice(bucket.first_row, bucket.last_row)
+        out[rows] = _decode(q[rows], k_cache, v_cache, bucket, scale, softcap, sinks)
     first = num_decodes
     for row in range(num_decodes, metadata.num_rows):
         last = first + metadata.query_lens_host[row]
@@ -42,39 +46,21 @@ def _decode(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    metadata: AttentionMetadata,
+    bucket: DecodeBucket,
     scale: float,
-    window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """q[N, Hq, D], one query for each of the first N rows -> [N, Hq, D]."""
+    """q[N, Hq, D], one query for each row of the bucket -> [N, Hq, D]."""
     num_rows, num_q_heads, head_dim = q.shape
-    num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
-    seq_lens = metadata.seq_lens[:num_rows].long()
-    max_len = max(metadata.seq_lens_host[:num_rows])
-    if window is None or window >= max_len:
-        num_blocks = -(-max_len // block_size)
-        blocks = metadata.block_table[:num_rows, :num_blocks].long()
-        first_positions = torch.zeros_like(seq_lens)
-    else:
-        # The pages that can hold a visible key, from the page of the oldest one on.
-        num_blocks = min(-(-window // block_size) + 1, metadata.block_table.shape[1])
-        first_blocks = (seq_lens - window).clamp(min=0) // block_size
-        block_idx = first_blocks[:, None] + torch.arange(num_blocks, device=q.device)
-        last_idx = metadata.block_table.shape[1] - 1
-        blocks = metadata.block_table[:num_rows].long().gather(1, block_idx.clamp(max=last_idx))
-        first_positions = first_blocks * block_size
-    keys = _gather(k_cache, blocks)
-    values = _gather(v_cache, blocks)
-    positions = first_positions[:, None] + torch.arange(keys.shape[2], device=q.device)
-    visible = positions < seq_lens[:, None]
-    if window is not None:
-        visible &= positions >= seq_lens[:, None] - window
+    num_kv_heads = k_cache.shape[1]
     # The query heads of one KV head stand where a sequence's queries usually do.
     grouped = q.reshape(num_rows, num_kv_heads, num_q_heads // num_kv_heads, head_dim)
+    pages = (num_rows, num_kv_heads, -1, head_dim)
+    keys = _rows(k_cache, bucket.page_heads).view(pages)
+    values = _rows(v_cache, bucket.page_heads).view(pages)
     sink_logits = None if sinks is None else sinks.reshape(1, num_kv_heads, -1)
-    out = _attend(grouped, keys, values, visible[:, None, None, :], scale, softcap, sink_logits)
+    out = _attend(grouped, keys, values, bucket.visible, scale, softcap, sink_logits)
     return out.reshape(num_rows, num_q_heads, head_dim)
 
 
@@ -95,7 +81,7 @@ def _prefill(
     seq_len = metadata.seq_lens_host[row]
     start = seq_len - num_queries
     first_block = 0 if window is None else max(0, start - window + 1) // block_size
-    blocks = metadata.block_table[row : row + 1, first_block : -(-seq_len // block_size)].long()
+    blocks = metadata.block_table[row, first_block : -(-seq_len // block_size)].long()
     first_position = first_block * block_size
     num_keys = seq_len - first_position
     keys = _gather(k_cache, blocks)[:, :, :num_keys]
@@ -121,13 +107,15 @@ def _prefill(
 
 
 def _gather(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """Pages blocks[N, B] of cache[num_blocks, H, size, D] -> [N, H, B * size, D]; copies pages."""
-    num_heads, block_size, head_dim = cache.shape[1:]
-    num_rows, num_blocks = blocks.shape
-    heads = torch.arange(num_heads, device=blocks.device)
-    page_heads = (blocks[:, None, :] * num_heads + heads[None, :, None]).reshape(-1)
-    pages = cache.view(-1, block_size * head_dim).index_select(0, page_heads)
-    return pages.view(num_rows, num_heads, num_blocks * block_size, head_dim)
+    """Pages blocks[B] of cache[num_blocks, H, size, D] -> [1, H, B * size, D]."""
+    num_heads, _, head_dim = cache.shape[1:]
+    pages = _rows(cache, page_heads(blocks.unsqueeze(0), num_heads))
+    return pages.view(1, num_heads, -1, head_dim)
+
+
+def _rows(cache: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """One page of one head a row, copied whole: [len(indices), size * D]."""
+    return cache.view(-1, cache.shape[2] * cache.shape[3]).index_select(0, indices)
 
 
 def _attend(
