@@ -151,6 +151,7 @@ class InProcessEngine:
         if is_first:
             self._inbox.put(_Close())
         self._thread.join()
+        gc.unfreeze()  # so that what loading left can be freed
 
     def _claim(self, request: EngineRequest, mailbox: Mailbox) -> EngineRequest:
         """Checks a request at the door and notes who gets its deltas."""
