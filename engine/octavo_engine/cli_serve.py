@@ -132,9 +132,11 @@ def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
     from octavo_engine.tokenizer import load_tokenizer
 
     began_s = time.monotonic()
+    state.startup_stage = "tokenizer"
     tokenizer = load_tokenizer(config.model.path)
     tokenizer_done_s = time.monotonic()
     state.metrics.observe_startup("tokenizer", tokenizer_done_s - began_s)
+    state.startup_stage = "engine"
     engine = build_engine(config)
     state.metrics.observe_startup("engine", time.monotonic() - tokenizer_done_s)
     return Loaded(engine, tokenizer)

@@ -27,6 +27,7 @@ ITL_BUCKETS_S = (
     *(0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.01, 0.025, 0.05, 0.075, 0.1),
     *(0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
 )
+LOOP_LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 E2E_BUCKETS_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -175,6 +176,11 @@ class ServerMetrics:
             "vllm:e2e_request_latency_seconds",
             "Seconds from a request's arrival to its last token.",
             E2E_BUCKETS_S,
+        )
+        self.event_loop_lag_s = self._histogram(
+            "octavo:event_loop_lag_seconds",
+            "How late the server's event loop runs what is due; sampled twice a second.",
+            LOOP_LAG_BUCKETS_S,
         )
         self.in_flight = self._gauge(
             "octavo:http_requests_in_flight", "Generation requests that the server holds open."

@@ -18,7 +18,16 @@ async def test_ready_only_once_the_engine_is_loaded() -> None:
     assert alive.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/readyz", "/livez", "/health"])
+async def test_startup_tells_its_stage_until_the_engine_is_loaded() -> None:
+    state = make_state(None)
+    state.startup_stage = "tokenizer"
+    async with client_of(state) as client:
+        response = await client.http.get("/startupz")
+    assert response.status_code == 503
+    assert response.json()["stage"] == "tokenizer"
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/livez", "/startupz", "/health"])
 async def test_healthy_server_says_so(path: str) -> None:
     async with serving(EchoEngine(always("x"))) as client:
         response = await client.http.get(path)

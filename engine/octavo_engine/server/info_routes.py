@@ -24,6 +24,13 @@ def info_router(state: ServerState) -> APIRouter:
         problem = readiness_problem(state)
         return _health(problem, state)
 
+    @router.get("/startupz")
+    async def startupz() -> Response:
+        if state.loaded is None:
+            content = {"status": "unavailable", "stage": state.startup_stage}
+            return json_response(content, 503)
+        return json_response({"status": "ok", "stage": "loaded"})
+
     @router.get("/version")
     async def version() -> Response:
         return json_response({"version": octavo_version()})

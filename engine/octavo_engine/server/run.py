@@ -82,7 +82,10 @@ async def _load_and_wait(
 async def _until_stopped_or_dead(state: ServerState, told_to_stop: "asyncio.Future[Any]") -> None:
     assert state.loaded is not None
     while not told_to_stop.done():
+        due_s = time.monotonic() + _HEALTH_PERIOD_S
         await asyncio.wait({told_to_stop}, timeout=_HEALTH_PERIOD_S)
+        if not told_to_stop.done():
+            state.metrics.event_loop_lag_s.observe(max(time.monotonic() - due_s, 0.0))
         death = state.loaded.engine.death
         if death is not None:
             told_to_stop.cancel()

@@ -41,6 +41,8 @@ class ServerState:
         self.settings = settings
         self.phase = Phase.LOADING
         self.loaded: Loaded | None = None
+        self.startup_stage = "starting"
+        """What the loading thread is at, for people who wait."""
         self.metrics = ServerMetrics(settings.model_name, self.engine_stats)
         self._num_in_flight = 0
         self._idle = asyncio.Event()

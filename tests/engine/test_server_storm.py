@@ -1,0 +1,80 @@
+"""The server over the real core with clients of whom some leave: nothing may stay behind."""
+
+import asyncio
+import random
+
+import httpx
+from tests.engine.byte_tokenizer import VOCAB_SIZE, make_tokenizer
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.test_server_life import eventually, free_port, stop
+
+from octavo_engine.config import SchedulerSettings
+from octavo_engine.in_process import InProcessEngine
+from octavo_engine.server.run import serve
+from octavo_engine.server.settings import ServerSettings
+from octavo_engine.server.state import Loaded, ServerState
+
+NUM_CLIENTS = 60
+SHARE_LEAVING = 0.3
+
+
+async def run_client(http: httpx.AsyncClient, rng: random.Random, stream: bool) -> str:
+    """One request of random shape; some leave after a while. Returns how it ended."""
+    body = {
+        "model": "m",
+        "prompt": [rng.randrange(2, 97) for _ in range(rng.randrange(1, 60))],
+        "max_tokens": rng.randrange(1, 60),
+        "n": rng.choice([1, 1, 2]),
+        "stop": rng.choice([[], ["a"], ["0", "xyz"]]),
+        "stream": stream,
+        "ignore_eos": True,
+    }
+    await asyncio.sleep(rng.random() * 0.3)
+    leaves = rng.random() < SHARE_LEAVING
+    if leaves:
+        body |= {"max_tokens": 400, "stop": []}  # too long to end by itself in time
+    request = asyncio.ensure_future(http.post("/v1/completions", json=body))
+    if leaves:
+        await asyncio.wait({request}, timeout=rng.random() * 0.1)
+        if not request.done():
+            request.cancel()
+            await asyncio.wait({request})
+            return "left"
+    response = await request
+    assert response.status_code == 200, response.text
+    if stream:
+        assert response.text.endswith("data: [DONE]\n\n")
+    return "answered"
+
+
+async def test_clients_that_come_and_leave_at_random_leave_nothing_behind() -> None:
+    runner = FakeRunner(num_blocks=40, max_num_seqs=8, vocab_size=VOCAB_SIZE)
+    engine = InProcessEngine(runner, SchedulerSettings(max_queued_requests=500))
+    states: list[ServerState] = []
+
+    def load(state: ServerState) -> Loaded:
+        states.append(state)
+        return Loaded(engine, make_tokenizer())
+
+    settings = ServerSettings(
+        host="127.0.0.1", port=free_port(), served_model_names=("m",), drain_grace_s=0.0
+    )
+    server = asyncio.ensure_future(serve(settings, load))
+    limits = httpx.Limits(max_connections=NUM_CLIENTS)
+    url = f"http://127.0.0.1:{settings.port}"
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as http:
+        await eventually(lambda: bool(states) and states[0].phase == "ready")
+        endings = await asyncio.gather(
+            *(run_client(http, random.Random(i), stream=i % 3 > 0) for i in range(NUM_CLIENTS))
+        )
+        assert "answered" in endings
+        assert "left" in endings
+        await eventually(lambda: engine.stats().num_running == 0)
+        stats = engine.stats()
+        metrics = (await http.get("/metrics")).text
+    assert (stats.num_waiting, stats.kv_blocks_used, stats.has_work) == (0, 0, False)
+    assert stats.finished_total["abort"] > 0
+    assert stats.finished_total.get("error", 0) == 0
+    assert 'octavo:http_requests_in_flight{engine="0",model_name="m"} 0.0' in metrics
+    stop()
+    await asyncio.wait_for(server, 20)
