@@ -12,6 +12,7 @@ from tests.operator.cluster_operator import (
     service,
     set_status,
 )
+from tests.operator.cut_line import CutLine
 
 from octavo_operator.kinds import WATCHED_KINDS
 
@@ -268,6 +269,34 @@ def test_trouble_of_a_pod_is_told_with_pod_and_cause(operator, kubectl, state, r
         told = condition(kubectl, condition_type)
         assert name_of(pod) in told["message"]
         assert words in told["message"]
+
+
+def test_an_operator_that_was_cut_off_catches_up(start_operator, kubectl):
+    """Longer than the Lease is renewed: it rests, and then tells and does what it has missed."""
+    line = CutLine(kubectl("config", "view", "--minify", "--output=jsonpath={..server}"))
+    lease = {
+        "name": "octavo-operator",
+        "durationSeconds": 4,
+        "renewDeadlineSeconds": 2,
+        "retrySeconds": 0.5,
+    }
+    try:
+        operator = start_operator(through=line.url, lease=lease)
+        make_ready(kubectl)
+        line.cut()
+        operator.wait_for_line("lease not renewed in time: resting until it is")
+        kubectl.apply(service(replicas=2))
+        kubectl("delete", "service", "chat")
+
+        line.mend()
+
+        wait_for_pods(kubectl, 2)
+        kubectl.wait_until(
+            "the Service is back", lambda: kubectl.tried("get", "service", "chat").returncode == 0
+        )
+        assert operator.is_running, "the same process all the time"
+    finally:
+        line.remove()
 
 
 def test_a_lost_replica_is_told(operator, kubectl):
