@@ -50,7 +50,7 @@ def single_row_linear(
     token = x.float()
     if norm is not None:
         token = token * torch.rsqrt(token.square().mean(dim=-1, keepdim=True) + norm.eps)
-        token = (token * (norm.gamma.float() + norm.gamma_offset)).to(x.dtype).float()
+        token = token * (norm.gamma.float() + norm.gamma_offset)
     result = token @ weight.float().T
     if bias is not None:
         result += bias.float()
