@@ -191,6 +191,8 @@ class LLM:
         """With the types that the core relies on, and the model's end-of-sequence ids."""
         if isinstance(params.stop, str):
             params = msgspec.structs.replace(params, stop=[params.stop])
+        if params.top_k == -1:  # another name for all tokens
+            params = msgspec.structs.replace(params, top_k=0)
         try:
             params = msgspec.convert(msgspec.to_builtins(params), SamplingParams)
         except (msgspec.ValidationError, TypeError) as error:

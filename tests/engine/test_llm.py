@@ -100,6 +100,16 @@ def test_a_stop_string_ends_the_text_before_it():
         assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
 
 
+def test_the_other_name_for_all_tokens_is_understood():
+    params = SamplingParams(seed=3, max_tokens=8)
+    with make_llm() as llm:
+        (plain,) = llm.generate("Hello", params, use_tqdm=False)
+        (same,) = llm.generate(
+            "Hello", SamplingParams(seed=3, max_tokens=8, top_k=-1), use_tqdm=False
+        )
+        assert same.outputs[0].token_ids == plain.outputs[0].token_ids
+
+
 def test_chat_uses_the_models_template_for_one_conversation_or_many():
     talk = [{"role": "user", "content": "Hi"}]
     with make_llm() as llm:
