@@ -60,7 +60,9 @@ class Reconciler:
             service = api.parse(body)
         except InvalidService as error:
             problem = Problem(error.reason, error.message)
-            carried = _Carried(self.cache.snapshot(key), "rejected", not_accepted=problem)
+            seen = self.cache.snapshot(key)
+            own = replace(seen, children=_own(seen, body["metadata"]["uid"]))
+            carried = _Carried(own, "rejected", not_accepted=problem)
         else:
             carried = await self._carry_out(service, log)
         await self._tell(body, service, carried, log)

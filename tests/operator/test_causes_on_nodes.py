@@ -1,0 +1,70 @@
+"""Reasons as a real scheduler, kubelet and admission bring them about."""
+
+import pytest
+from tests.operator.cluster_operator import condition, pods, service
+
+pytestmark = pytest.mark.cluster
+
+CPU = {"accelerator": {"resourceName": "none"}}
+
+
+@pytest.fixture
+def kubectl_with_operator(cluster, start_operator, kubectl):
+    """`cluster` asks for nodes: these tests are about what happens on them."""
+    start_operator()
+    return kubectl
+
+
+def told(kubectl, reason):
+    kubectl.wait_until(reason, lambda: condition(kubectl).get("reason") == reason, timeout_s=60)
+    assert condition(kubectl, "Degraded")["reason"] == reason
+    assert condition(kubectl, "Available")["status"] == "False"
+    return condition(kubectl)["message"]
+
+
+def anywhere(**spec):
+    return service(**{**spec, "nodeSelector": {}})
+
+
+def test_an_image_that_is_not_there(kubectl_with_operator):
+    kubectl = kubectl_with_operator
+    kubectl.apply(anywhere(**CPU, image="localhost/nobody/has:this"))
+
+    message = told(kubectl, "ImagePull")
+    pod = pods(kubectl)[0]["metadata"]["name"]
+    assert message == f"pod {pod} cannot get image localhost/nobody/has:this: ErrImageNeverPull"
+
+
+def test_more_accelerators_than_any_node_has(kubectl_with_operator):
+    kubectl = kubectl_with_operator
+    kubectl.apply(anywhere(engine={"tensorParallelSize": 16}))
+
+    assert "Insufficient nvidia.com/gpu" in told(kubectl, "Unschedulable")
+
+
+def test_a_claim_that_does_not_exist(kubectl_with_operator):
+    kubectl = kubectl_with_operator
+    kubectl.apply(anywhere(**CPU, model={"uri": "pvc://models/chat"}))
+
+    assert 'persistentvolumeclaim "models" not found' in told(kubectl, "Unschedulable")
+
+
+def test_a_namespace_whose_policy_forbids_node_paths(kubectl_with_operator):
+    kubectl = kubectl_with_operator
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", kubectl.namespace, label)
+    kubectl.apply(anywhere(**CPU))
+
+    message = told(kubectl, "PodCreationFailed")
+    assert 'violates PodSecurity "restricted:latest"' in message
+    assert "hostPath" in message
+
+
+def test_a_claim_passes_the_strictest_policy(kubectl_with_operator):
+    """All else in our pods is within the restricted standard."""
+    kubectl = kubectl_with_operator
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", kubectl.namespace, label)
+    kubectl.apply(anywhere(**CPU, model={"uri": "pvc://models/chat"}))
+
+    assert 'persistentvolumeclaim "models" not found' in told(kubectl, "Unschedulable")
