@@ -6,6 +6,7 @@ raises, the engine is dead: every stream gets an error delta and later submits r
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -33,6 +34,11 @@ log = structlog.get_logger(__name__)
 
 _QUIET_S = 1.0
 """Idle time after which the pages are counted; long enough to stay out of the way of bursts."""
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long another thread may keep the interpreter when the core's has a step to launch. With 256
+streams read in this process, Python's own 5 ms leave a device of 6 ms steps idle for a fifth
+of the time, this for a twentieth (tests/bench/stream_overhead.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ def build_engine(config: EngineConfig) -> "InProcessEngine":
     # What loading has left is there for good: the collector need not walk it during a step.
     gc.collect()
     gc.freeze()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         return InProcessEngine(runner, config.scheduler, prefix_caching=config.cache.prefix_caching)
     except BaseException:
