@@ -116,8 +116,10 @@ def main() -> None:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         for case in compositions():
             ms = step_ms(runner, case)
-            print(f"{case.num_decodes:5} decodes at {case.context_len:5}, "
-                  f"{case.num_prefill_tokens:5} prefill tokens of {case.prompt_len:5}: {ms:8.2f} ms")  # fmt: skip
+            print(
+                f"{case.num_decodes:5} decodes at {case.context_len:5}, prompts of "
+                f"{case.num_prefill_tokens:5} tokens, {case.prompt_len:5} each: {ms:8.2f} ms"
+            )
             writer.writerow(
                 [
                     date, torch.cuda.get_device_name(), torch.__version__, commit_of_checkout(),
