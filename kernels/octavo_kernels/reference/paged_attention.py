@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from octavo_kernels.metadata import AttentionMetadata
-from octavo_kernels.reference.decode_plan import DecodeBucket, page_heads, plan_decode
+from octavo_kernels.reference.decode_plan import PIECE_LEN, DecodeBucket, plan_decode
 
 
 def paged_attention(
@@ -23,11 +23,13 @@ def paged_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     num_decodes = metadata.num_decode_rows
     buckets = metadata.decode_plan
     if buckets is None:
         buckets = plan_decode(metadata, num_kv_heads=k_cache.shape[1], window=window)
+    if len(buckets) == 1 and metadata.num_rows == num_decodes:
+        return _decode(q, k_cache, v_cache, buckets[0], scale, softcap, sinks)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for bucket in buckets:
         rows = slice(bucket.first_row, bucket.last_row)
         out[rows] = _decode(q[rows], k_cache, v_cache, bucket, scale, softcap, sinks)
@@ -56,9 +58,9 @@ def _decode(
     num_kv_heads = k_cache.shape[1]
     # The query heads of one KV head stand where a sequence's queries usually do.
     grouped = q.reshape(num_rows, num_kv_heads, num_q_heads // num_kv_heads, head_dim)
-    pages = (num_rows, num_kv_heads, -1, head_dim)
-    keys = _rows(k_cache, bucket.page_heads).view(pages)
-    values = _rows(v_cache, bucket.page_heads).view(pages)
+    shape = (num_rows, num_kv_heads, -1, head_dim)
+    keys = _pieces(k_cache, bucket.piece_rows).view(shape)
+    values = _pieces(v_cache, bucket.piece_rows).view(shape)
     sink_logits = None if sinks is None else sinks.reshape(1, num_kv_heads, -1)
     out = _attend(grouped, keys, values, bucket.visible, scale, softcap, sink_logits)
     return out.reshape(num_rows, num_q_heads, head_dim)
@@ -108,14 +110,12 @@ def _prefill(
 
 def _gather(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
     """Pages blocks[B] of cache[num_blocks, H, size, D] -> [1, H, B * size, D]."""
-    num_heads, _, head_dim = cache.shape[1:]
-    pages = _rows(cache, page_heads(blocks.unsqueeze(0), num_heads))
-    return pages.view(1, num_heads, -1, head_dim)
+    return cache[blocks].transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 
-def _rows(cache: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """One page of one head a row, copied whole: [len(indices), size * D]."""
-    return cache.view(-1, cache.shape[2] * cache.shape[3]).index_select(0, indices)
+def _pieces(cache: torch.Tensor, piece_rows: torch.Tensor) -> torch.Tensor:
+    """Pieces of one head each, copied whole: [len(piece_rows), PIECE_LEN * D]."""
+    return cache.view(-1, PIECE_LEN * cache.shape[3]).index_select(0, piece_rows)
 
 
 def _attend(
