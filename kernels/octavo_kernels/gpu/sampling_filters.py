@@ -77,8 +77,9 @@ def _profile_kernel(
     if is_filtered(temperature, top_k, top_p, tl.load(min_ps + row), NUM_TOKENS):
         maximum = _row_maximum(best, row, NUM_PARTS, PARTS_BLOCK)
         thresholds = _thresholds(maximum)
-        count = tl.zeros((BLOCK, NUM_THRESHOLDS), tl.int32)
-        share = tl.zeros((BLOCK, NUM_THRESHOLDS), tl.float32)
+        # Thresholds first: the tokens then lie along the threads, and each exp is computed once.
+        count = tl.zeros((NUM_THRESHOLDS, BLOCK), tl.int32)
+        share = tl.zeros((NUM_THRESHOLDS, BLOCK), tl.float32)
         whole = tl.zeros((BLOCK,), tl.float32)
         begin = program % NUM_PARTS * PART_LEN
         end = tl.minimum(begin + PART_LEN, NUM_TOKENS)
@@ -88,13 +89,13 @@ def _profile_kernel(
             value = tl.load(logits + row * stride_row + idx, mask=idx < end, other=float("-inf"))
             value = value.to(tl.float32) * inverse
             mine = tl.exp(value - maximum)
-            reaches = value[:, None] >= thresholds[None, :]
+            reaches = value[None, :] >= thresholds[:, None]
             count += reaches.to(tl.int32)
-            share += tl.where(reaches, mine[:, None], 0.0)
+            share += tl.where(reaches, mine[None, :], 0.0)
             whole += mine
         at = program * NUM_THRESHOLDS + tl.arange(0, NUM_THRESHOLDS)
-        tl.store(counts + at, tl.sum(count, 0))
-        tl.store(shares + at, tl.sum(share, 0))
+        tl.store(counts + at, tl.sum(count, 1))
+        tl.store(shares + at, tl.sum(share, 1))
         tl.store(wholes + program, tl.sum(whole, 0))
 
 
