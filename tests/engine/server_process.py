@@ -33,16 +33,19 @@ class ServerProcess:
         return self.process.wait(STOP_LIMIT_S)
 
     def wait_ready(self) -> None:
+        self.wait_status("/readyz", 200)
+
+    def wait_status(self, path: str, status: int) -> None:
         deadline_s = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline_s:
             assert self.process.poll() is None, self.log
             try:
-                if httpx.get(f"{self.url}/readyz").status_code == 200:
+                if httpx.get(f"{self.url}{path}").status_code == status:
                     return
             except httpx.ConnectError:
                 pass
             time.sleep(0.2)
-        raise AssertionError(f"not ready in {START_LIMIT_S} s: {self.log}")
+        raise AssertionError(f"{path} not {status} in {START_LIMIT_S} s: {self.log}")
 
 
 @contextmanager
