@@ -21,16 +21,18 @@ NUM_NEW = 8
 
 def config_of(kind: str) -> dict[str, Any]:
     numbers = {"num_bits": 8, "type": "float" if kind == "fp8" else "int", "symmetric": True}
+    inputs = {**numbers, "strategy": "token", "dynamic": True}
     group = {
         "targets": ["Linear"],
         "weights": {**numbers, "strategy": "channel"},
-        "input_activations": {**numbers, "strategy": "token", "dynamic": True},
+        "input_activations": inputs if kind == "fp8" else None,
     }
     return {
         "quant_method": "compressed-tensors",
         "format": "float-quantized" if kind == "fp8" else "int-quantized",
         "config_groups": {"group_0": group},
         "ignore": ["lm_head"],
+        "quantization_status": "compressed",
     }
 
 
@@ -38,11 +40,12 @@ def store_quantized(source: Path, target: Path, kind: str) -> None:
     """The checkpoint with every matrix of its layers (but routers) stored by rows of 8 bits."""
     target.mkdir()
     stored = {}
-    for name, tensor in load_file(source / "model.safetensors").items():
+    for name, loaded in load_file(source / "model.safetensors").items():
         module = name.removesuffix(".weight")
-        if not name.startswith("model.layers") or tensor.dim() != 2 or module.endswith(".gate"):
-            stored[name] = tensor
+        if not name.startswith("model.layers") or loaded.dim() != 2 or module.endswith(".gate"):
+            stored[name] = loaded
             continue
+        tensor = loaded.float()
         top = 448.0 if kind == "fp8" else 127.0
         scale = tensor.abs().amax(1, keepdim=True) / top
         values = tensor / scale

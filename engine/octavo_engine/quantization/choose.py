@@ -56,9 +56,12 @@ def _holds(checkpoint: Scheme, kind: str) -> bool:
 
 
 def at_load_scheme(kind: ValueKind) -> Scheme:
-    """Every product's weights with one scale a row, inputs with one a token; the head stays."""
-    linear = LinearScheme(
-        weights=AtLoadFormat(kind), inputs=InputFormat(kind=kind, is_dynamic=True)
-    )
+    """Every product's weights with one scale a row; the head stays.
+
+    fp8 rounds inputs too, with one scale a token, for the sake of the hardware's product. int8
+    leaves them: uncalibrated, that takes SmolLM2's perplexity from 21.9 to 23.2.
+    """
+    inputs = InputFormat(kind="fp8", is_dynamic=True) if kind == "fp8" else None
+    linear = LinearScheme(weights=AtLoadFormat(kind), inputs=inputs)
     left_out = [Rule(Matcher("exact", module), None) for module in UNQUANTIZED_MODULES]
     return Scheme(method=kind, rules=(*left_out, Rule(EVERYTHING, linear)), is_at_load=True)
