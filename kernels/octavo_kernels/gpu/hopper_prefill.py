@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from octavo_kernels.gpu.attention_parts import AttentionOptions
+from octavo_kernels.gpu.hopper_blocks import MASKED, ROWS, attend_first, attend_next
 from octavo_kernels.gpu.schedule import PREFILL_TILE
 
 # Names differ between Triton 3.6 and later.
@@ -29,11 +30,8 @@ REINTERPRET_IS_PUBLIC = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reint
 
 BLOCK_N = 128
 NUM_STAGES = 2
-ROWS = gl.constexpr(64)
-"""Queries of a consumer."""
 SLAB = gl.constexpr(64)
 """Columns in a 128-byte row of swizzled shared memory."""
-MASKED = gl.constexpr(-1.0e30)
 LOG2_E = gl.constexpr(1.4426950408889634)
 
 
@@ -128,74 +126,6 @@ def _producer(
 
 
 @gluon.jit
-def _softmax(
-    logits, maximum, total, first_key, position, window, scale,
-    MASK: gl.constexpr, HAS_WINDOW: gl.constexpr, BLOCK_N: gl.constexpr, layout: gl.constexpr,
-):  # fmt: skip
-    """logits q.k -> (weights, new maximum, decay of what came before, new total)."""
-    if MASK:
-        key = first_key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
-        visible = key[None, :] <= position[:, None]
-        if HAS_WINDOW:
-            visible = visible & (key[None, :] > position[:, None] - window)
-        logits = gl.where(visible, logits, MASKED)
-    new_maximum = gl.maximum(maximum, gl.max(logits, 1) * scale)
-    weights = gl.exp2(logits * scale - new_maximum[:, None])
-    decay = gl.exp2(maximum - new_maximum)
-    return weights, new_maximum, decay, total * decay + gl.sum(weights, 1)
-
-
-@gluon.jit
-def _first_block(
-    q, k_s, k_full, k_free, step, maximum, total, first_key, position, window, scale,
-    HAS_WINDOW: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    s_layout: gl.constexpr, o_layout: gl.constexpr,
-):  # fmt: skip
-    """Scores of a tile's first block; there are no values to use yet."""
-    stage = step % STAGES
-    mbarrier.wait(k_full.index(stage), (step // STAGES) & 1)
-    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, s_layout)
-    logits = warpgroup_mma(q, k_s.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    logits = warpgroup_mma_wait(0, deps=[logits])
-    mbarrier.arrive(k_free.index(stage), count=1)
-    weights, maximum, _, total = _softmax(
-        logits, maximum, total, first_key, position, window, scale, True, HAS_WINDOW, BLOCK_N,
-        s_layout,
-    )  # fmt: skip
-    narrow = gl.convert_layout(weights.to(q.dtype), gl.DotOperandLayout(0, o_layout, 2))
-    return narrow, maximum, total
-
-
-@gluon.jit
-def _next_block(
-    q, k_s, v_s, k_full, k_free, v_full, v_free, step, acc, maximum, total, narrow, first_key,
-    position, window, scale,
-    MASK: gl.constexpr, HAS_WINDOW: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    s_layout: gl.constexpr, o_layout: gl.constexpr,
-):  # fmt: skip
-    """Scores of block `step` while the values of the block before are weighed and added up."""
-    stage = step % STAGES
-    mbarrier.wait(k_full.index(stage), (step // STAGES) & 1)
-    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, s_layout)
-    logits = warpgroup_mma(q, k_s.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    before = (step - 1) % STAGES
-    mbarrier.wait(v_full.index(before), ((step - 1) // STAGES) & 1)
-    acc = warpgroup_mma(narrow, v_s.index(before), acc, is_async=True)
-    logits = warpgroup_mma_wait(1, deps=[logits])
-    mbarrier.arrive(k_free.index(stage), count=1)
-    weights, maximum, decay, total = _softmax(
-        logits, maximum, total, first_key, position, window, scale, MASK, HAS_WINDOW, BLOCK_N,
-        s_layout,
-    )  # fmt: skip
-    # Naming the weights as a dependency keeps the compiler from sinking the softmax below the wait.
-    acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
-    mbarrier.arrive(v_free.index(before), count=1)
-    acc = acc * gl.convert_layout(decay, gl.SliceLayout(1, o_layout))[:, None]
-    narrow = gl.convert_layout(weights.to(q.dtype), gl.DotOperandLayout(0, o_layout, 2))
-    return acc, maximum, total, narrow
-
-
-@gluon.jit
 def _consumer(
     CONSUMER: gl.constexpr, out, tiles, sinks, num_items, window, scale,
     q_s, k_s, v_s, q_full, q_free, k_full, k_free, v_full, v_free,
@@ -233,14 +163,14 @@ def _consumer(
         total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, s_layout))
         acc = gl.zeros([ROWS, HEAD_DIM], gl.float32, o_layout)
         block = num_blocks - 1
-        narrow, maximum, total = _first_block(
+        narrow, maximum, total = attend_first(
             q, k_s, k_full, k_free, step, maximum, total, block * BLOCK_N, position, window, scale,
             HAS_WINDOW, BLOCK_N, STAGES, s_layout, o_layout,
         )  # fmt: skip
         step += 1
         block -= 1
         while block >= unmasked:
-            acc, maximum, total, narrow = _next_block(
+            acc, maximum, total, narrow = attend_next(
                 q, k_s, v_s, k_full, k_free, v_full, v_free, step, acc, maximum, total, narrow,
                 block * BLOCK_N, position, window, scale,
                 True, HAS_WINDOW, BLOCK_N, STAGES, s_layout, o_layout,
@@ -248,7 +178,7 @@ def _consumer(
             step += 1
             block -= 1
         for _ in range(first_block, block + 1):
-            acc, maximum, total, narrow = _next_block(
+            acc, maximum, total, narrow = attend_next(
                 q, k_s, v_s, k_full, k_free, v_full, v_free, step, acc, maximum, total, narrow,
                 0, position, window, scale,
                 False, HAS_WINDOW, BLOCK_N, STAGES, s_layout, o_layout,
