@@ -171,6 +171,15 @@ def test_modules_packed_together_that_round_their_inputs_differently_are_refused
         load(folder)
 
 
+@pytest.mark.usefixtures("no_weight_is_read")
+def test_a_config_that_is_not_an_object_is_refused(tmp_path: Path) -> None:
+    def spoil(config: dict[str, Any]) -> None:
+        config["quantization_config"] = "gptq"
+
+    with pytest.raises(CheckpointError, match="quantization_config 'gptq' is not an object"):
+        load(changed(GPTQ, tmp_path, change_config=spoil))
+
+
 def test_a_group_index_beyond_the_groups_names_the_module(tmp_path: Path) -> None:
     def spoil(tensors: Tensors) -> None:
         tensors[f"{QUERY}.g_idx"][5] = 7

@@ -201,8 +201,10 @@ QUANTIZATION_FILES: Mapping[str, str] = {
 def read_quantization(folder: Path, raw: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
     """The quantization_config and the file it is from; None for an unquantised checkpoint."""
     for key in ("quantization_config", "compression_config"):
-        if raw.get(key):
-            return dict(raw[key]), str(folder / "config.json")
+        if (entry := raw.get(key)) and not isinstance(entry, dict):
+            raise CheckpointError(f"{folder / 'config.json'}: {key} {entry!r} is not an object")
+        if entry:
+            return entry, str(folder / "config.json")
     for file_name, method in QUANTIZATION_FILES.items():
         if (folder / file_name).exists():
             return {"quant_method": method, **_read_json(folder / file_name)}, file_name

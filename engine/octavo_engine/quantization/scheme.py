@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.format import WeightFormat
 from octavo_engine.quantization.inputs import InputFormat
 
@@ -32,6 +33,15 @@ class Matcher:
     kind: Literal["all", "exact", "part", "regex"]
     """part: anywhere in the name, between dots or not; regex: from the beginning."""
     pattern: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind == "regex":
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise CheckpointError(
+                    f"{self.pattern!r} is not a regular expression: {error}"
+                ) from error
 
     def matches(self, module: str) -> bool:
         match self.kind:

@@ -50,7 +50,6 @@ class AutoRoundConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _exception(self, name: str, changes: dict[str, Any]) -> Rule:
         matcher = Matcher("regex", f"(?:{name})$")
-        if changes.get("bits", self.bits) >= UNQUANTIZED_BITS:
-            return Rule(matcher, None)
         settings = {**msgspec.structs.asdict(self), **changes, "extra_config": None}
-        return Rule(matcher, msgspec.convert(settings, AutoRoundConfig).linear())
+        changed = msgspec.convert(settings, AutoRoundConfig)
+        return Rule(matcher, None if changed.bits >= UNQUANTIZED_BITS else changed.linear())
