@@ -2,7 +2,8 @@
 
 The image is an almost empty root: torch alone would make it 5 GB. The overlay mounts /usr, the
 Python installation and this checkout with its virtual environment into the pod, read-only and at
-their own paths, so that a pod runs the very files that the other tests run.
+their own paths, so that a pod runs the very files that the other tests run. Bytecode goes to a
+folder that only the node has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.node_setup import PYCACHE
 from tests.cluster.scratch_image import Tree, write_archive
 from tests.cluster.state import REPOSITORY, cache_home
 
@@ -67,11 +69,11 @@ def engine_overlay(*, node_prefix: str = "") -> dict[str, Any]:
     """
     folders = host_folders()
     names = [f"hostenv-{folder_idx}" for folder_idx in range(len(folders))]
-    volumes = [
+    volumes: list[dict[str, Any]] = [
         {"name": name, "hostPath": {"path": f"{node_prefix}{folder}", "type": "Directory"}}
         for name, folder in zip(names, folders, strict=True)
     ]
-    mounts = [
+    mounts: list[dict[str, Any]] = [
         {"name": name, "mountPath": str(folder), "readOnly": True}
         for name, folder in zip(names, folders, strict=True)
     ]
@@ -80,8 +82,11 @@ def engine_overlay(*, node_prefix: str = "") -> dict[str, Any]:
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
         "HF_HUB_OFFLINE": "1",
         "OMP_WAIT_POLICY": "passive",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # Compiling torch's modules costs a pod more than importing them; the node's pods share it.
+        "PYTHONPYCACHEPREFIX": PYCACHE,
     }
+    volumes.append({"name": "pycache", "hostPath": {"path": PYCACHE, "type": "DirectoryOrCreate"}})
+    mounts.append({"name": "pycache", "mountPath": PYCACHE})
     env = [{"name": name, "value": value} for name, value in environment.items()]
     return {
         "spec": {

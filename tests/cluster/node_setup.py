@@ -21,6 +21,7 @@ Command = tuple[str, ...]
 
 NODE_BRIDGE = "nodes"
 UPLINK = "uplink"
+PYCACHE = "/var/lib/octavo/pycache"
 _MOUNTED_AT = {
     "kubelet": "/var/lib/kubelet",
     "containerd": "/var/lib/containerd",
@@ -60,6 +61,7 @@ def mounts(node_folder: Path) -> list[Command]:
         commands += _bind(f"{stage}/{name}", target)
     commands += _bind(f"{stage}/models", "/var/lib/octavo/models")
     commands.append(("mount", "-o", "remount,bind,ro", "/var/lib/octavo/models"))
+    commands.append(("mkdir", "--parents", "--mode=1777", PYCACHE))
     return commands + _sysctl_shadows(stage)
 
 

@@ -142,6 +142,16 @@ def test_a_pod_runs_the_packages_of_this_checkout(kubectl: Kubectl, hello: str) 
     assert said.strip() == str(REPOSITORY / "engine" / "octavo_engine" / "__init__.py")
 
 
+def test_pods_of_a_node_share_what_they_compile(
+    kubectl: Kubectl, hello: str, cluster: ClusterInfo
+) -> None:
+    if cluster.provider != "local":
+        pytest.skip(f"nodes of provider {cluster.provider} have no folder for it")
+    cached = "import msgspec, os; print(os.path.exists(msgspec.__cached__))"
+    said = kubectl("exec", f"deployment/{hello}", "--", "python3", "-c", cached)
+    assert said.strip() == "True"
+
+
 def test_a_pod_cannot_write_to_this_machine(kubectl: Kubectl, hello: str) -> None:
     write = "open('/usr/octavo-was-here', 'w')"
     with pytest.raises(Exception, match="Read-only file system"):

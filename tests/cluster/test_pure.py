@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster import hostenv, network
@@ -12,6 +13,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.given import GivenProvider
 from tests.cluster.kind import NODE_PREFIX, cluster_config
 from tests.cluster.network import Network
+from tests.cluster.node_setup import PYCACHE
 from tests.cluster.state import ClusterRecord, cluster_folder
 
 
@@ -46,20 +48,29 @@ def test_a_machine_that_routes_all_private_addresses_gets_a_sentence(
         network.free_slot([])
 
 
+def _of_this_machine(overlay: dict[str, Any]) -> list[dict[str, Any]]:
+    """The overlay's mounts but for the folder that only the node has."""
+    mounts: list[dict[str, Any]] = overlay["spec"]["containers"][0]["volumeMounts"]
+    return [mount for mount in mounts if mount["mountPath"] != PYCACHE]
+
+
 def test_the_overlay_mounts_every_folder_once_read_only_at_its_own_path() -> None:
-    spec = hostenv.engine_overlay()["spec"]
-    mounts = spec["containers"][0]["volumeMounts"]
+    overlay = hostenv.engine_overlay()
+    mounts = _of_this_machine(overlay)
     paths = [Path(mount["mountPath"]) for mount in mounts]
+    on_node = {v["name"]: v["hostPath"]["path"] for v in overlay["spec"]["volumes"]}
 
     assert all(mount["readOnly"] for mount in mounts)
-    assert [volume["hostPath"]["path"] for volume in spec["volumes"]] == [str(p) for p in paths]
+    assert [on_node[mount["name"]] for mount in mounts] == [str(path) for path in paths]
     assert not any(a.is_relative_to(b) for a in paths for b in paths if a != b)
     assert Path("/usr") in paths
 
 
 def test_on_kind_the_overlay_looks_below_the_nodes_prefix() -> None:
-    volumes = hostenv.engine_overlay(node_prefix=NODE_PREFIX)["spec"]["volumes"]
-    assert all(volume["hostPath"]["path"].startswith(f"{NODE_PREFIX}/") for volume in volumes)
+    overlay = hostenv.engine_overlay(node_prefix=NODE_PREFIX)
+    on_node = {v["name"]: v["hostPath"]["path"] for v in overlay["spec"]["volumes"]}
+    places = [on_node[mount["name"]] for mount in _of_this_machine(overlay)]
+    assert all(place.startswith(f"{NODE_PREFIX}/") for place in places)
 
 
 def test_kind_gets_one_control_plane_and_the_rest_workers() -> None:
