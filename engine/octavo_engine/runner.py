@@ -126,7 +126,8 @@ def _eager_runner(config: EngineConfig, eager: EagerModel, device: torch.device)
         config,
         model_context_len=eager.context_len,
         block_bytes=block_bytes(eager.groups, eager.shape),
-        num_groups=len(eager.groups),
+        # Window layers give their pages back; the scheduler counts what they keep.
+        num_groups=max(1, sum(group.window is None for group in eager.groups)),
         pages_bytes=available_page_bytes(config, device),
         device=device,
     )

@@ -143,3 +143,19 @@ def test_a_prefill_of_one_token_is_no_decode(runner: ModelRunner) -> None:
     assert tokens_of(run_jobs(runner, jobs, chunk=8)) == [
         tokens_of(run_jobs(runner, [job]))[0] for job in jobs
     ]
+
+
+def test_window_layers_do_not_shorten_the_context(tmp_path: Path) -> None:
+    """Five window layers to a full one: pages for the full one decide how much context fits."""
+    kinds = [*["sliding_attention"] * 5, "full_attention"]
+    save_tiny("gemma3_text", tmp_path, num_hidden_layers=6, layer_types=kinds)
+    runner = build_runner(
+        EngineConfig(
+            model=ModelSettings(path=str(tmp_path), device="cpu"),
+            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=20 * 4096 / 2**30),
+        )
+    )
+    assert [group.window for group in runner.kv_groups] == [20] * 5 + [None]
+    assert runner.info.num_blocks == 20
+    assert runner.info.max_model_len == 256
+    runner.close()
