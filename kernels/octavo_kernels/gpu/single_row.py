@@ -8,11 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.linear_ops import RowNorm
 
-PROGRAM_ELEMENTS = 16384
-"""Of the weight in a program's registers: 64 for each of 256 threads."""
+ROWS_WITH_NORM = 4
+"""Each program repeats the norm: more rows a program repeat it less often."""
 
 
 @triton.jit
@@ -33,7 +32,6 @@ def _single_row_kernel(
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_K)
@@ -52,7 +50,6 @@ def _single_row_kernel(
             up_weight = tl.load(w + first_up + at, mask=inside, other=0.0)
     if HAS_NORM:
         scale = tl.load(gamma + column, mask=in_row, other=0.0).to(tl.float32) + gamma_offset
-    wait_for_previous(OVERLAP)
     narrow: tl.constexpr = out.dtype.element_ty
     token = tl.load(x + column, mask=in_row, other=0.0).to(tl.float32)
     if HAS_NORM:
@@ -91,9 +88,7 @@ def single_row_linear(
     width = x.shape[1]
     num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
     block_k = triton.next_power_of_2(width)
-    block_n = max(1, PROGRAM_ELEMENTS // block_k // (2 if gated else 1))
-    if block_k > width:
-        block_n = max(2, block_n)
+    block_n = ROWS_WITH_NORM if norm is not None and not gated else 1
     out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device)
     _single_row_kernel[(triton.cdiv(num_rows, block_n),)](
         x,
@@ -112,7 +107,6 @@ def single_row_linear(
         HAS_NORM=norm is not None,
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
-        num_warps=8,
-        **overlap_options(x.device),
+        num_warps=4,
     )
     return out
