@@ -28,7 +28,7 @@ from octavo_engine.engine import EngineCore
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 
-RESULTS = Path(__file__).parent / "results" / "h200.csv"
+RESULTS = Path(__file__).parent / "results" / "h200_engine.csv"
 DECODE_ROWS = [(1, 4.92, 3.95), (32, 5.55, 4.6), (128, 7.18, 6.2), (256, 11.12, 9.5)]
 """Batch, vLLM's ms a step, the goal."""
 FIELDS = ["date", "gpu", "torch", "triton", "commit", "case", "value", "unit", "vllm", "goal"]
