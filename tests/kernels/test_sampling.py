@@ -87,6 +87,23 @@ def test_candidates_come_from_all_parts_of_a_row(
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [{"top_k": [2]}, {"top_k": [3], "top_p": [0.6]}, {"top_p": [0.04]}],
+    ids=["top_k", "top_k and top_p", "top_p"],
+)
+@pytest.mark.parametrize(("rows", "num_tokens"), [(32, 40), (6, 2100)])
+def test_the_border_of_the_kept_set_is_exact(
+    filters: dict[str, list[float]], rows: int, num_tokens: int,
+    device: torch.device, generator: torch.Generator,
+) -> None:  # fmt: skip
+    """Nearly equal logits: one token too many or too few would soon be seen. 2,100 candidates are
+    too many to gather."""
+    logits = 1e-3 * torch.randn(rows, num_tokens, generator=generator, device=device)
+    params = make_params(rows, device, **filters)  # type: ignore[arg-type]
+    assert sample(logits, params).tolist() == reference(logits, params).tolist()
+
+
 def test_more_tokens_kept_than_are_gathered(
     device: torch.device, generator: torch.Generator
 ) -> None:
