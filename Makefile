@@ -36,16 +36,19 @@ demo-down: setup ## Remove the demo's cluster and everything it made
 	@$(BIN)/python -m tests.e2e.demo down
 
 .PHONY: cluster-up
-cluster-up: preflight setup ## A real Kubernetes on this machine; prints its KUBECONFIG
+cluster-up: preflight-cluster setup ## A real Kubernetes on this machine; prints its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up
 
 .PHONY: cluster-down
 cluster-down: setup ## Remove that cluster and everything it made
 	@$(BIN)/python -m tests.cluster down
 
-.PHONY: preflight
+# Before anything is changed: what to install, or which provider to use, on one screen.
+.PHONY: preflight preflight-cluster
 preflight:
 	@$(PYTHON) tests/cluster/preflight.py
+preflight-cluster:
+	@$(PYTHON) tests/cluster/preflight.py --control-plane
 
 # ---- development ----
 
@@ -76,6 +79,7 @@ lint: setup ## ruff, import contracts, spelling
 .PHONY: types
 types: setup ## mypy, strict
 	$(BIN)/mypy
+	$(BIN)/mypy -p tests.cluster -p tests.e2e -m tests.cluster_plugin
 
 .PHONY: unit
 unit: setup ## The tests that need no cluster

@@ -11,7 +11,7 @@ from tests.cluster.local import LocalProvider
 from tests.cluster.network import namespace_of
 from tests.cluster.processes import recorded_pid
 from tests.cluster.run import run
-from tests.e2e.stage import OPERATOR_NAMESPACE, OPERATOR_PODS, Stage
+from tests.e2e.stage import OPERATOR_NAMESPACE, OPERATOR_PODS, Manifest, Stage
 
 
 def kill_operator(provider: LocalProvider, stage: Stage) -> None:
@@ -49,7 +49,7 @@ def kill_api_server(provider: LocalProvider) -> None:
     _on_node(provider, "kill", "-9", str(pids["kube-apiserver"]))
 
 
-def _operator_pods(stage: Stage) -> list[dict[str, object]]:
+def _operator_pods(stage: Stage) -> list[Manifest]:
     found = stage.get("pods", f"--namespace={OPERATOR_NAMESPACE}", f"--selector={OPERATOR_PODS}")
     return list(found["items"])
 

@@ -26,14 +26,14 @@ def helm_install(stage: Stage, values: Manifest | None = None) -> None:
     """Installs the chart, or upgrades it; returns when the operator's pod is ready."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "values.json"
-        file.write_text(json.dumps(test_values() | (values or {})))
+        file.write_text(json.dumps(test_values(stage) | (values or {})))
         stage.helm(
             *("upgrade", "--install", RELEASE, CHART, "--namespace", OPERATOR_NAMESPACE),
             *("--create-namespace", "--values", file, "--wait", "--timeout", "3m"),
         )
 
 
-def test_values() -> Manifest:
+def test_values(stage: Stage) -> Manifest:
     """The chart's values that differ here: local images, and accelerators that are simulated."""
     repository, tag = operator_image.OPERATOR_IMAGE.rsplit(":", 1)
     return {
@@ -42,6 +42,6 @@ def test_values() -> Manifest:
             "image": hostenv.ENGINE_IMAGE,
             "imagePullPolicy": "Never",
             "deviceWithAccelerator": "cpu",
-            "podOverlay": hostenv.engine_overlay(),
+            "podOverlay": hostenv.engine_overlay(node_prefix=stage.cluster.node_prefix),
         },
     }
