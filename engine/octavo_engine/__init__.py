@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octavo_engine.llm import LLM
+    from octavo_engine.offline.llm import LLM
     from octavo_engine.sampling_params import SamplingParams
 
 __all__ = ["LLM", "SamplingParams"]
 
-_MODULES = {"LLM": "octavo_engine.llm", "SamplingParams": "octavo_engine.sampling_params"}
+_MODULES = {"LLM": "octavo_engine.offline.llm", "SamplingParams": "octavo_engine.sampling_params"}
 
 
 def __getattr__(name: str) -> object:

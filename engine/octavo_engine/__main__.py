@@ -1,5 +1,5 @@
 """`python -m octavo_engine`: the same as the `octavo` command."""
 
-from octavo_engine.cli import main
+from octavo_engine.cli.main import main
 
 main()

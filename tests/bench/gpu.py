@@ -24,7 +24,7 @@ import triton
 from tests.bench.gpu_dummy import commit_of_checkout, make_core
 from tests.bench.gpu_workloads import MODELS, Job, fixed, mixed, shared_prefix
 
-from octavo_engine.engine import EngineCore
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 

@@ -10,8 +10,8 @@ import msgspec
 import torch
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
-from octavo_engine.engine import EngineCore
 from octavo_engine.kv_cache import PageShape
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.config_file import parse_config
@@ -43,6 +43,7 @@ def make_core(
     max_num_batched_tokens: int,
     max_model_len: int = 8192,
     block_size: int = 64,
+    captures_prompt_steps: bool = False,
 ) -> tuple[EngineCore, dict[str, float]]:
     """The core and the seconds of its stages."""
     device = torch.device("cuda", torch.cuda.current_device())
@@ -75,7 +76,9 @@ def make_core(
         cache=CacheSettings(block_size=block_size),
         scheduler=scheduler,
     )
-    runner = build_cuda_runner(engine_config, loaded, device)
+    runner = build_cuda_runner(
+        engine_config, loaded, device, captures_prompt_steps=captures_prompt_steps
+    )
     core = EngineCore(runner, scheduler)
     seconds = {
         "context_s": context_s - started_s,

@@ -13,7 +13,7 @@ from tests.bench.gpu_dummy import make_core
 from tests.bench.gpu_workloads import MODELS, fixed
 from torch.profiler import ProfilerActivity, profile
 
-from octavo_engine.engine import EngineCore
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 

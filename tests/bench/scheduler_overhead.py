@@ -11,7 +11,7 @@ import time
 
 from octavo_engine.batch import Batch, KVGroup, SampledToken, StepResult
 from octavo_engine.config import SchedulerSettings
-from octavo_engine.engine import EngineCore
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineInfo, EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 

@@ -16,7 +16,7 @@ from tests.bench.scheduler_overhead import NothingRunner
 
 from octavo_engine.batch import Batch, StepResult
 from octavo_engine.config import SchedulerSettings
-from octavo_engine.in_process import InProcessEngine
+from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 

@@ -7,8 +7,8 @@ import pytest
 import typer
 import yaml
 
-from octavo_engine.cli import app
-from octavo_engine.termination import Termination, TerminationReason, encode
+from octavo_engine.cli.main import app
+from octavo_engine.cli.termination import Termination, TerminationReason, encode
 from octavo_operator import api, engine_args, pod_causes
 
 

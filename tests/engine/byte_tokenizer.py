@@ -4,9 +4,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HFTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from octavo_engine.generation_config import GenerationDefaults
-from octavo_engine.token_bytes import byte_level_alphabet
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.generation_config import GenerationDefaults
+from octavo_engine.text.token_bytes import byte_level_alphabet
+from octavo_engine.text.tokenizer import Tokenizer
 
 EOS_ID, START_ID, END_ID = 256, 257, 258
 VOCAB_SIZE = 259

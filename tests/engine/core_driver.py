@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from tests.engine.fake_runner import FakeRunner, next_token
 
-from octavo_engine.admission import verify_request
 from octavo_engine.config import SchedulerSettings
-from octavo_engine.engine import EngineCore
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineRequest, FinishReason, RequestDelta
-from octavo_engine.request import end_after_token
 from octavo_engine.sampling_params import SamplingParams, resolve_seed
+from octavo_engine.scheduling.admission import verify_request
+from octavo_engine.scheduling.request import end_after_token
 
 
 class Driver:

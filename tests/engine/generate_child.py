@@ -10,8 +10,8 @@ from tests.engine import byte_tokenizer
 from tests.engine.fake_runner import FakeRunner
 
 from octavo_engine.config import SchedulerSettings
-from octavo_engine.generate import BatchSummary, generate_file
-from octavo_engine.in_process import InProcessEngine
+from octavo_engine.core.in_process import InProcessEngine
+from octavo_engine.offline.generate import BatchSummary, generate_file
 
 
 def run(input_path: Path, output_path: Path, runner: FakeRunner) -> BatchSummary:

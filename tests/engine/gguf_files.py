@@ -8,7 +8,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 
-from octavo_engine.token_bytes import byte_level_alphabet
+from octavo_engine.text.token_bytes import byte_level_alphabet
 
 HIDDEN, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, FFN = 64, 4, 2, 16, 96
 TOKENS = [*byte_level_alphabet(), "ab", "Ġa", "<|eos|>", "<|im|>"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.engine.fake_runner import FakeRunner
 
 from octavo_engine.config import SchedulerSettings
-from octavo_engine.in_process import InProcessEngine
+from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 

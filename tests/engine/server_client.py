@@ -12,7 +12,7 @@ from octavo_engine.messages import EngineClient
 from octavo_engine.server.app import build_app
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, Phase, ServerState
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.tokenizer import Tokenizer
 
 MODEL = "echo"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from octavo_engine.blocks import BlockPool
-from octavo_engine.prefix import extend_chain, root_digest
+from octavo_engine.scheduling.blocks import BlockPool
+from octavo_engine.scheduling.prefix import extend_chain, root_digest
 
 
 def test_empty_pages_go_first_then_the_prefix_left_alone_longest():

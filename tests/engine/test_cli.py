@@ -15,7 +15,8 @@ import pytest
 from tests.engine.gguf_files import hf_weights, write_gguf
 from tests.engine.server_process import serving_process
 
-from octavo_engine.cli_options import engine_config, with_engine_options
+from octavo_engine.cli.options import engine_config, with_engine_options
+from octavo_engine.cli.termination import MAX_MESSAGE_BYTES, Termination, encode, explain
 from octavo_engine.config import (
     CacheSettings,
     EngineConfig,
@@ -24,7 +25,6 @@ from octavo_engine.config import (
     SchedulerSettings,
 )
 from octavo_engine.errors import CheckpointError, ConfigError
-from octavo_engine.termination import MAX_MESSAGE_BYTES, Termination, encode, explain
 
 
 def octavo(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from octavo_engine.cli_chat import ServerError, answer_parts, first_model, talk
+from octavo_engine.cli.chat import ServerError, answer_parts, first_model, talk
 
 
 class FakeServer(BaseHTTPRequestHandler):

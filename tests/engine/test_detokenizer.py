@@ -8,8 +8,8 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from octavo_engine.detokenizer import WindowDetokenizer
-from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from octavo_engine.text.detokenizer import WindowDetokenizer
+from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 TOKENIZER = make_tokenizer()
 

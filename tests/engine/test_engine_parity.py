@@ -12,7 +12,7 @@ from tests.engine.tiny_models import FAMILY_CONFIGS, forced_tokens, prompts, sav
 
 from octavo_engine.batch import Batch, KVGroup, StepHandle
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
-from octavo_engine.engine import EngineCore
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineInfo, EngineRequest
 from octavo_engine.model_runner import ModelRunner
 from octavo_engine.runner import build_runner

@@ -13,7 +13,7 @@ from tests.engine.fake_runner import FakeRunner
 from tests.engine.generate_child import run
 
 from octavo_engine.errors import EngineDead, RequestError
-from octavo_engine.generate_files import ResultsFile
+from octavo_engine.offline.generate_files import ResultsFile
 
 REPOSITORY = Path(__file__).parents[2]
 

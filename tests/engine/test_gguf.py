@@ -11,10 +11,10 @@ from tests.engine.gguf_files import EOS_ID, HEAD_DIM, TOKENS, hf_weights, write_
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from octavo_engine.errors import CheckpointError
-from octavo_engine.gguf import read_gguf
-from octavo_engine.gguf_folder import write_folder
-from octavo_engine.gguf_rope import llama3_factors
-from octavo_engine.tokenizer import load_tokenizer
+from octavo_engine.gguf.checkpoint import read_gguf
+from octavo_engine.gguf.folder import write_folder
+from octavo_engine.gguf.rope import llama3_factors
+from octavo_engine.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture

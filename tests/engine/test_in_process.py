@@ -10,14 +10,14 @@ import pytest
 from tests.engine.core_driver import greedy, prompt_of, reference
 from tests.engine.fake_runner import VOCAB_SIZE, FakeRunner
 
-from octavo_engine.block_tables import BlockTables, PrefixHit
 from octavo_engine.config import SchedulerSettings
+from octavo_engine.core.in_process import InProcessEngine
+from octavo_engine.core.streams import QueueMailbox
 from octavo_engine.errors import EngineDead, PromptTooLong, QueueFull, RequestError
-from octavo_engine.in_process import InProcessEngine
 from octavo_engine.messages import EngineRequest, RequestDelta
-from octavo_engine.request import Sequence
 from octavo_engine.sampling_params import SamplingParams
-from octavo_engine.streams import QueueMailbox
+from octavo_engine.scheduling.block_tables import BlockTables, PrefixHit
+from octavo_engine.scheduling.request import Sequence
 
 
 def request(

@@ -9,10 +9,10 @@ from tests.engine.core_driver import reference
 from tests.engine.fake_runner import FakeRunner
 
 from octavo_engine.config import SchedulerSettings
+from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.errors import ConfigError, EngineDead, RequestError
-from octavo_engine.in_process import InProcessEngine
-from octavo_engine.llm import LLM, config_from_options
 from octavo_engine.messages import EngineRequest
+from octavo_engine.offline.llm import LLM, config_from_options
 from octavo_engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
@@ -145,7 +145,7 @@ def test_an_interrupted_run_leaves_nothing_behind():
     def interrupt(num_tokens: int) -> None:
         raise KeyboardInterrupt
 
-    from octavo_engine.offline import Job, run_jobs
+    from octavo_engine.offline.client import Job, run_jobs
 
     requests = (
         Job(
@@ -185,6 +185,6 @@ def test_importing_the_package_loads_no_torch():
 def test_the_scheduler_needs_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None; "
-        "import octavo_engine.in_process, octavo_engine.engine"
+        "import octavo_engine.core.in_process, octavo_engine.core.engine"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ from tests.engine.byte_tokenizer import END_ID, EOS_ID, ids_of, make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import serving
 
-from octavo_engine.generation_config import GenerationDefaults
+from octavo_engine.text.generation_config import GenerationDefaults
 
 
 async def test_chat_answer_has_openais_form() -> None:

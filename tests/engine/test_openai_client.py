@@ -15,7 +15,7 @@ import torch
 from tests.engine.server_process import ServerProcess, serving_process
 from transformers import AutoModelForCausalLM
 
-from octavo_engine.tokenizer import load_tokenizer
+from octavo_engine.text.tokenizer import load_tokenizer
 
 MODEL = "smollm2"
 NUM_TOKENS = 12

@@ -7,11 +7,11 @@ import pytest
 from tests.engine.runner_driver import Job, run_jobs, tokens_of
 from tests.engine.tiny_models import prompts, reference_tokens, save_tiny
 
-from octavo_engine.admission import DoorLimits
 from octavo_engine.batch import Runner
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.prefix import root_digest
 from octavo_engine.runner import build_runner
+from octavo_engine.scheduling.admission import DoorLimits
+from octavo_engine.scheduling.prefix import root_digest
 
 ORIGINAL_LEN = 64
 NUM_NEW = 12

@@ -9,7 +9,7 @@ from tests.engine.fake_runner import FakeRunner
 from tests.engine.test_server_life import eventually, free_port, stop
 
 from octavo_engine.config import SchedulerSettings
-from octavo_engine.in_process import InProcessEngine
+from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.server.run import serve
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, ServerState

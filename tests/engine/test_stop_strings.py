@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_engine.stop_strings import StopStringFilter, first_match, num_held_chars
+from octavo_engine.text.stop_strings import StopStringFilter, first_match, num_held_chars
 
 TEXT = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, max_size=4)

@@ -8,8 +8,8 @@ from tests.engine.byte_tokenizer import EOS_ID, START_ID, ids_of, make_hf_tokeni
 from tokenizers import processors
 
 from octavo_engine.errors import CheckpointError, RequestError
-from octavo_engine.generation_config import GenerationDefaults, load_generation_defaults
-from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from octavo_engine.text.generation_config import GenerationDefaults, load_generation_defaults
+from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 HELLO = [{"role": "user", "content": "hi"}]
 

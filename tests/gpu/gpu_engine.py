@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.cuda.build import LoadedModel, RunnerParts
 from octavo_engine.cuda.memory import capture_all
 from octavo_engine.cuda.runner import CudaRunner
-from octavo_engine.engine import EngineCore
 from octavo_engine.kv_cache import PageShape
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import load_decoder, open_model
@@ -49,7 +49,7 @@ def make_runner(
         cache=CacheSettings(block_size=block_size),
         scheduler=SchedulerSettings(max_num_seqs=max_num_seqs),
     )
-    parts = RunnerParts(engine_config, loaded, device)
+    parts = RunnerParts(engine_config, loaded, device, captures_prompt_steps=True)
     runner = parts.runner(
         Sizes(
             max_model_len=MAX_MODEL_LEN,

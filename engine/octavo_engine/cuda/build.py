@@ -12,6 +12,7 @@ from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.fused_decoder import FusedDecoder, fuse
 from octavo_engine.cuda.memory import capture_all, measure_budget
+from octavo_engine.cuda.mixed import MixedForward
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
@@ -21,7 +22,7 @@ from octavo_engine.model_config import ModelConfig, original_context_len
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
 from octavo_engine.rope_tables import RopeTables
-from octavo_engine.scheduler_limits import GPU_BATCHED_TOKENS
+from octavo_engine.scheduling.limits import GPU_BATCHED_TOKENS
 from octavo_engine.sizing import MAX_NUM_SEQS, Sizes, choose_sizes
 
 log = structlog.get_logger(__name__)
@@ -41,12 +42,20 @@ class LoadedModel:
 
 
 def build_cuda_runner(
-    config: EngineConfig, loaded: LoadedModel, device: torch.device, *, uses_graphs: bool = True
+    config: EngineConfig,
+    loaded: LoadedModel,
+    device: torch.device,
+    *,
+    captures_prompt_steps: bool = False,
 ) -> CudaRunner:
-    """Raises ConfigError when the memory does not hold what the settings ask for."""
+    """captures_prompt_steps: also steps with prompts in them, up to 2,048 tokens, run as graphs;
+    off until that is proven with Hopper's prefill kernel in bfloat16.
+
+    Raises ConfigError when the memory does not hold what the settings ask for.
+    """
     started_s = perf_counter()
     weights_bytes = torch.cuda.memory_allocated(device)
-    parts = RunnerParts(config, loaded, device)
+    parts = RunnerParts(config, loaded, device, captures_prompt_steps=captures_prompt_steps)
     budget = measure_budget(
         parts.runner(_probe_sizes(parts)),
         weights_bytes=weights_bytes,
@@ -65,9 +74,8 @@ def build_cuda_runner(
         device=device,
     )
     runner = parts.runner(sizes)
-    if uses_graphs:
-        capture_all(runner, device)
-        torch.cuda.synchronize(device)
+    capture_all(runner, device)
+    torch.cuda.synchronize(device)
     log.info(
         "gpu_runner_ready",
         num_blocks=sizes.num_blocks,
@@ -83,12 +91,20 @@ def build_cuda_runner(
 class RunnerParts:
     """What the probe and the real runner share: everything but the pages."""
 
-    def __init__(self, config: EngineConfig, loaded: LoadedModel, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        loaded: LoadedModel,
+        device: torch.device,
+        *,
+        captures_prompt_steps: bool = False,
+    ) -> None:
         self._loaded = loaded
         self._device = device
         self.max_num_seqs = config.scheduler.max_num_seqs or MAX_NUM_SEQS["cuda"]
         self.max_model_len = config.model.max_model_len or loaded.context_len
         self._block_size = config.cache.block_size
+        self._captures_mixed = captures_prompt_steps
         self._table = DeviceRowTable(
             max_num_rows=self.max_num_seqs,
             max_model_len=self.max_model_len,
@@ -113,6 +129,21 @@ class RunnerParts:
         # Routing to experts and rotations that follow a sequence's length read numbers back.
         self.has_static_decode = loaded.config.moe is None and not self._ropes.needs_seq_lens
 
+    def _mixed(self, cache: KVCache, shapes: Shapes) -> MixedForward | None:
+        if not (self._captures_mixed and self.has_static_decode):
+            return None
+        return MixedForward(
+            self._loaded.model,
+            cache.layers,
+            self._ropes,
+            shapes,
+            max_num_rows=self.max_num_seqs,
+            num_columns=self._table.block_tables[0].shape[1],
+            hidden_size=self._loaded.config.hidden_size,
+            dtype=self._loaded.shape.dtype,
+            device=self._device,
+        )
+
     def runner(self, sizes: Sizes) -> CudaRunner:
         loaded = self._loaded
         shapes = Shapes(
@@ -121,6 +152,13 @@ class RunnerParts:
             num_kv_heads=loaded.config.num_kv_heads,
             block_size=self._block_size,
             max_model_len=sizes.max_model_len,
+        )
+        cache = KVCache(
+            loaded.groups,
+            loaded.shape,
+            num_blocks=sizes.num_blocks,
+            num_host_blocks=sizes.num_host_blocks,
+            device=self._device,
         )
         return CudaRunner(
             loaded.model,
@@ -135,18 +173,13 @@ class RunnerParts:
                 original_context_len=original_context_len(loaded.config),
             ),
             shapes=shapes,
-            cache=KVCache(
-                loaded.groups,
-                loaded.shape,
-                num_blocks=sizes.num_blocks,
-                num_host_blocks=sizes.num_host_blocks,
-                device=self._device,
-            ),
+            cache=cache,
             num_host_blocks=sizes.num_host_blocks,
             table=self._table,
             buffers=self._buffers,
             ropes=self._ropes,
             fused=self.fused,
+            mixed=self._mixed(cache, shapes),
             has_static_decode=self.has_static_decode,
             device=self._device,
         )

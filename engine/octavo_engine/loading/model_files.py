@@ -64,7 +64,7 @@ def open_model(path: str) -> ModelFiles:
     """Raises CheckpointError naming what is missing or wrong."""
     location = Path(path)
     if location.suffix == ".gguf":
-        from octavo_engine.gguf import read_gguf
+        from octavo_engine.gguf.checkpoint import read_gguf
 
         checkpoint = read_gguf(location)
         raw: Mapping[str, Any] = checkpoint.config

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from octavo_engine.messages import EngineRequest, PositionLogprobs
-from octavo_engine.sequence_text import TokenPiece
 from octavo_engine.server.disconnect import DONE, sse
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.generation import ChoiceDelta, Generation
 from octavo_engine.server.request_fields import SamplingFields
 from octavo_engine.server.response_types import Usage
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.sequence_text import TokenPiece
+from octavo_engine.text.tokenizer import Tokenizer
 
 
 class WholeChoice:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from octavo_engine.messages import EngineRequest, PositionLogprobs
-from octavo_engine.sequence_text import TokenPiece
 from octavo_engine.server.answers import Answer, WholeChoice
 from octavo_engine.server.generation import ChoiceDelta
 from octavo_engine.server.logprobs import (
@@ -21,7 +20,8 @@ from octavo_engine.server.response_types import (
     CompletionLogprobs,
     Usage,
 )
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.sequence_text import TokenPiece
+from octavo_engine.text.tokenizer import Tokenizer
 
 
 class CompletionAnswer(Answer):

@@ -9,10 +9,10 @@ import msgspec
 
 from octavo_engine.errors import OctavoError
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta, RequestStream
-from octavo_engine.sequence_text import SequenceText, TextDelta
 from octavo_engine.server.errors import from_engine
 from octavo_engine.server.response_types import PromptTokensDetails, Usage
 from octavo_engine.server.state import Loaded, ServerState
+from octavo_engine.text.sequence_text import SequenceText, TextDelta
 
 
 class ChoiceDelta(msgspec.Struct, frozen=True):

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo_engine.messages import PositionLogprobs, TokenLogprob
-from octavo_engine.sequence_text import TokenPiece
 from octavo_engine.server.response_types import (
     ChatLogprobs,
     CompletionLogprobs,
     ContentLogprob,
     TokenLogprobEntry,
 )
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.sequence_text import TokenPiece
+from octavo_engine.text.tokenizer import Tokenizer
 
 MIN_LOGPROB = -9999.0
 """JSON has no minus infinity; this is what OpenAI sends for a token that cannot occur."""

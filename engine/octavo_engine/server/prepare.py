@@ -5,7 +5,6 @@ Slow for long prompts, so routes call it in a worker thread. Raises `RequestErro
 
 from collections.abc import Sequence
 
-from octavo_engine.chat import template_messages
 from octavo_engine.errors import RequestError
 from octavo_engine.messages import EngineRequest
 from octavo_engine.server.request_fields import (
@@ -15,7 +14,8 @@ from octavo_engine.server.request_fields import (
 )
 from octavo_engine.server.resolve import refuse_overlong_text, sampling_params
 from octavo_engine.server.state import Loaded
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.chat import template_messages
+from octavo_engine.text.tokenizer import Tokenizer
 
 MAX_PROMPTS = 128
 """Prompts in one /v1/completions request."""

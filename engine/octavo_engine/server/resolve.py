@@ -6,14 +6,14 @@ Pure but for the tokenizer that turns bad words into ids.
 from typing import TypeVar
 
 from octavo_engine.errors import PromptTooLong, RequestError
-from octavo_engine.generation_config import GenerationDefaults
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
     CompletionRequest,
     SamplingFields,
 )
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.generation_config import GenerationDefaults
+from octavo_engine.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 

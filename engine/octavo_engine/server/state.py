@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from enum import StrEnum
 
 from octavo_engine.messages import EngineClient, EngineStats
-from octavo_engine.metrics import ServerMetrics
 from octavo_engine.server.errors import ApiError
+from octavo_engine.server.metrics import ServerMetrics
 from octavo_engine.server.settings import ServerSettings
-from octavo_engine.tokenizer import Tokenizer
+from octavo_engine.text.tokenizer import Tokenizer
 
 
 class Phase(StrEnum):

@@ -1,0 +1,1 @@
+"""The engine without a server: `LLM`, and files of requests."""

@@ -1,0 +1,1 @@
+"""Between text and token ids: tokenizer, templates, incremental decoding, stop strings."""
