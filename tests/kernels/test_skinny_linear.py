@@ -22,7 +22,12 @@ from octavo_kernels.reference.skinny_linear import skinny_linear as reference
 WIDTH = 256
 
 
-@pytest.fixture(params=[torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.fixture(
+    params=[
+        pytest.param(torch.float16, id="float16"),
+        pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.gpu),
+    ]
+)
 def dtype(request, device):
     if request.param == torch.bfloat16 and device.type == "cpu":
         pytest.skip("the interpreter computes bfloat16 products wrongly")

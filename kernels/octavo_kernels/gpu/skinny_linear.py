@@ -31,8 +31,8 @@ class SkinnyConfig:
 
 
 def skinny_config(num_tokens: int, num_rows: int, width: int, *, gated: bool) -> SkinnyConfig:
-    """Measured on an H200 at Llama-3.1-8B's shapes, 2 to 64 tokens: few programs with long rows beat
-    many with pieces of them. num_rows: of the output.
+    """Measured on an H200 at Llama-3.1-8B's shapes, 2 to 64 tokens: few programs with long rows
+    beat many with pieces of them. num_rows: of the output.
 
     Without programmatic dependent launch: with it a step of 32 rows took 4.73 instead of 4.59 ms.
     """
