@@ -91,11 +91,17 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, save_tiny("llama", folder).cuda()
 
 
-def test_captured_steps_give_the_tokens_of_eager_ones(llama: tuple[Path, Any]) -> None:
+@pytest.mark.parametrize("step_tokens", [8192, 40], ids=["whole prompts", "chunks beside decodes"])
+def test_captured_steps_give_the_tokens_of_eager_ones(
+    llama: tuple[Path, Any], step_tokens: int
+) -> None:
     prompt_ids = prompts(LENGTHS)
     outputs = [
         generate(
-            make_core(make_runner(llama[0], dtype=torch.float32, captures=captures)),
+            make_core(
+                make_runner(llama[0], dtype=torch.float32, captures=captures),
+                max_num_batched_tokens=step_tokens,
+            ),
             prompt_ids,
             greedy(NUM_NEW),
         )

@@ -50,6 +50,14 @@ class CapturedFunction:
     def _largest_first(self, num_sizes: int | None) -> list[int]:
         return self._sizes[::-1][:num_sizes]
 
+    @property
+    def is_captured(self) -> bool:
+        return bool(self._graphs)
+
+    def size_for(self, num_rows: int) -> int:
+        """The smallest size that holds num_rows."""
+        return self._sizes[bisect_left(self._sizes, num_rows)]
+
     def run(self, num_rows: int) -> None:
         if not self._graphs:
             self._function(num_rows)

@@ -1,4 +1,4 @@
-"""Runs batches on one GPU: decode steps as captured graphs, all others eagerly.
+"""Runs batches on one GPU: decode steps and small mixed ones as captured graphs, others eagerly.
 
 Everything of a step is enqueued by `launch` in the caller's thread and nothing waits for the
 device; ids reach the host through pinned memory. Knows no scheduler and no text. Without a capture
@@ -14,9 +14,10 @@ from octavo_engine.cuda.fused_decoder import FusedDecoder
 from octavo_engine.cuda.graphs import CapturedFunction, graph_sizes
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
+from octavo_engine.cuda.mixed import MixedForward
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.transfer import Mark, download
-from octavo_engine.inputs import InputsBuilder, rotated_lens
+from octavo_engine.inputs import InputsBuilder, StepInputs, rotated_lens
 from octavo_engine.kv_cache import KVCache
 from octavo_engine.layers.context import StepContext
 from octavo_engine.logprobs import TopLogprobs
@@ -41,11 +42,13 @@ class CudaRunner:
         buffers: StepBuffers,
         ropes: RopeTables,
         fused: FusedDecoder | None,
+        mixed: MixedForward | None,
         has_static_decode: bool,
         device: torch.device,
     ) -> None:
         """has_static_decode: the model's decode step reads nothing back from the device and is
-        the same kernels whatever the rows hold. fused: the model for decode steps of few rows."""
+        the same kernels whatever the rows hold. fused: the model for decode steps of few rows.
+        mixed: captured steps with prompts in them, where they are wanted."""
         self._model = model
         self._info = info
         self._shapes = shapes
@@ -62,6 +65,7 @@ class CudaRunner:
             block_size=shapes.block_size,
             device=device,
         )
+        self._mixed = mixed
         self._sampler = Sampler(info.vocab_size, device)
         self._ring = IdRing(info.max_num_seqs, device)
         self._tail = SampleTail(model, table, buffers, self._ring)
@@ -89,12 +93,15 @@ class CudaRunner:
 
     def captured_functions(self) -> list[CapturedFunction]:
         """In the order of their need for memory."""
+        mixed = [self._mixed.captured] if self._mixed is not None else []
         decode = [self._decode] if self._has_static_decode else []
-        return [*decode, self._sample_greedy, self._sample_drawing]
+        return [*mixed, *decode, self._sample_greedy, self._sample_drawing]
 
     def stage_padding(self) -> None:
         """Afterwards a captured function touches no row."""
         self._buffers.stage(0, [], [])
+        if self._mixed is not None:
+            self._mixed.stage_padding()
 
     def close(self) -> None:
         """Waits for the steps that were launched."""
@@ -174,15 +181,13 @@ class CudaRunner:
             self._stage(slot, work)
             self._decode.run(len(work))
             return work, []
-        return self._forward_eagerly(work, slot)
+        return self._forward_mixed(work, slot)
 
-    def _forward_eagerly(
+    def _forward_mixed(
         self, work: list[RowWork], slot: int
     ) -> tuple[list[RowWork], list[PromptLogprobs]]:
         inputs = self._inputs.build(work, self._table)
-        lens = rotated_lens(inputs, self._table) if self._ropes.needs_seq_lens else None
-        context = StepContext(groups=inputs.groups, ropes=self._ropes.step(inputs.positions, lens))
-        hidden = self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
+        hidden = self._hidden_states(inputs)
         found = prompt_logprobs(self._model, self._table, inputs, hidden)
         sampling = [inputs.work[idx] for idx in inputs.sampling]
         if sampling:
@@ -191,6 +196,14 @@ class CudaRunner:
                 hidden, 0, inputs.sampling_tokens, out=self._buffers.hidden[: len(sampling)]
             )
         return sampling, found
+
+    def _hidden_states(self, inputs: StepInputs) -> torch.Tensor:
+        """[T, hidden_size], valid until the next step."""
+        if self._mixed is not None and self._mixed.can_run(inputs):
+            return self._mixed.run(inputs)
+        lens = rotated_lens(inputs, self._table) if self._ropes.needs_seq_lens else None
+        context = StepContext(groups=inputs.groups, ropes=self._ropes.step(inputs.positions, lens))
+        return self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
 
     def _stage(self, slot: int, sampling: list[RowWork]) -> None:
         rows = [item.row for item in sampling]

@@ -1,0 +1,171 @@
+"""Steps with prompts in them as captured graphs: launched one by one their kernels cost the host
+more time than the GPU needs for a few hundred tokens.
+
+A graph has a fixed number of tokens, of decode rows and of tiles of prompt queries; a step is
+padded up to the next graph. Padding tokens write no page; surplus decode rows are empty, and
+prompts overwrite what these leave; a surplus tile is one query at the last token, which is always
+padding. Inputs are made by `inputs` as for an eager step and copied to where the graph reads them.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+
+from octavo_engine.cuda.decode import Shapes
+from octavo_engine.cuda.graphs import CapturedFunction
+from octavo_engine.inputs import StepInputs
+from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
+from octavo_engine.models.protocol import Model
+from octavo_engine.rope_tables import RopeTables
+from octavo_kernels import AttentionMetadata, prepare_attention
+
+MAX_TOKENS = 2048
+"""Larger steps keep the GPU busy for longer than their launches take."""
+SIZES = [64, *range(128, 513, 64), *range(640, 1025, 128), 1280, 1536, 1792, MAX_TOKENS]
+TILE_QUERIES = 128
+SURPLUS_TILES = 16
+"""Tiles beyond those of one long prompt: as many short prompts fit in a step."""
+
+
+def num_tiles(num_tokens: int) -> int:
+    return -(-num_tokens // TILE_QUERIES) + SURPLUS_TILES
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What the layers of one KV group read."""
+
+    slots: torch.Tensor
+    block_table: torch.Tensor
+
+
+class MixedForward:
+    def __init__(
+        self,
+        model: Model,
+        caches: list[LayerCache],
+        ropes: RopeTables,
+        shapes: Shapes,
+        *,
+        max_num_rows: int,
+        num_columns: int,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._caches = caches
+        self._ropes = ropes
+        self._shapes = shapes
+        self._max_num_rows = max_num_rows
+
+        def zeros(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._token_ids = zeros(torch.int32, MAX_TOKENS)
+        self._positions = zeros(torch.int64, MAX_TOKENS)
+        self._seq_lens = zeros(torch.int32, max_num_rows + 1)
+        self._query_start = torch.arange(max_num_rows + 2, dtype=torch.int32, device=device)
+        self._tiles = zeros(torch.int32, num_tiles(MAX_TOKENS), 4)
+        # The row after the last is the padding tiles' own: its page is the null page.
+        self._groups = [
+            _Group(
+                zeros(torch.int64, MAX_TOKENS) - 1,
+                zeros(torch.int32, max_num_rows + 1, num_columns),
+            )
+            for _ in shapes.groups
+        ]
+        self._padding_tiles = {
+            size: torch.tensor([size - 1, 1, 0, max_num_rows], dtype=torch.int32, device=device)
+            for size in SIZES
+        }
+        self._hidden = zeros(dtype, MAX_TOKENS, hidden_size)
+        self.captured = CapturedFunction(self._run, SIZES)
+
+    def stage_padding(self) -> None:
+        """Afterwards a run touches no page but the null page."""
+        for group in self._groups:
+            group.slots.fill_(-1)
+        self._seq_lens.zero_()
+        self._token_ids.zero_()
+        self._positions.zero_()
+        # A tile must have a query: the Hopper kernel's warps would wait for keys for ever.
+        self._tiles[:] = self._padding_tiles[SIZES[0]]
+
+    def can_run(self, inputs: StepInputs) -> bool:
+        """Whether the step is captured and fits some graph."""
+        num_tokens = len(inputs.token_ids)
+        tiles = _tiles(inputs)
+        if not self.captured.is_captured or tiles is None or num_tokens >= MAX_TOKENS:
+            return False
+        return len(tiles) <= num_tiles(self.captured.size_for(num_tokens + 1))
+
+    def run(self, inputs: StepInputs) -> torch.Tensor:
+        """The hidden states [T, hidden_size] of a step that `can_run` has let in; overwritten by
+        the next."""
+        num_tokens = len(inputs.token_ids)
+        size = self.captured.size_for(num_tokens + 1)
+        self._stage(inputs, size)
+        self.captured.run(size)
+        return self._hidden[:num_tokens]
+
+    def _stage(self, inputs: StepInputs, size: int) -> None:
+        num_tokens, attention = len(inputs.token_ids), inputs.groups[0].attention
+        self._token_ids[:num_tokens].copy_(inputs.token_ids)
+        self._positions[:num_tokens].copy_(inputs.positions)
+        self._positions[num_tokens:size].zero_()
+        num_decodes = attention.num_decode_rows
+        self._seq_lens[:num_decodes].copy_(attention.seq_lens[:num_decodes])
+        self._seq_lens[num_decodes:].zero_()
+        for target, group in zip(self._groups, inputs.groups, strict=True):
+            target.slots[:num_tokens].copy_(group.slots)
+            target.slots[num_tokens:size].fill_(-1)
+            table = group.attention.block_table
+            target.block_table[: table.shape[0], : table.shape[1]].copy_(table)
+        tiles = _tiles(inputs)
+        assert tiles is not None
+        self._tiles[: len(tiles)].copy_(tiles)
+        self._tiles[len(tiles) : num_tiles(size)] = self._padding_tiles[size]
+
+    def _run(self, size: int) -> None:
+        """Captured: everything it reads was staged."""
+        groups = tuple(self._group_step(idx, size) for idx in range(len(self._groups)))
+        context = StepContext(groups=groups, ropes=self._ropes.step(self._positions[:size], None))
+        hidden = self._model.hidden_states(self._token_ids[:size], context, self._caches)
+        self._hidden[:size].copy_(hidden)
+
+    def _group_step(self, group_idx: int, size: int) -> GroupStep:
+        group, shapes = self._groups[group_idx], self._shapes
+        # Every token may be a decode row's.
+        num_decodes = min(size, self._max_num_rows)
+        metadata = AttentionMetadata(
+            query_start=self._query_start[: num_decodes + 1],
+            seq_lens=self._seq_lens[:num_decodes],
+            block_table=group.block_table,
+            positions=self._positions[:size],
+            num_rows=num_decodes,
+            num_decode_rows=num_decodes,
+            max_query_len=1,
+            max_seq_len=shapes.max_model_len,
+            block_size=shapes.block_size,
+            seq_lens_host=[],
+            query_lens_host=[],
+        )
+        prepared = prepare_attention(
+            metadata,
+            num_q_heads=shapes.num_q_heads,
+            num_kv_heads=shapes.num_kv_heads,
+            window=shapes.groups[group_idx].window,
+        )
+        assert prepared.schedule is not None
+        tiles = self._tiles[: num_tiles(size)]
+        schedule = dataclasses.replace(prepared.schedule, tiles=tiles)
+        attention = dataclasses.replace(prepared, schedule=schedule)
+        return GroupStep(attention=attention, slots=group.slots[:size])
+
+
+def _tiles(inputs: StepInputs) -> torch.Tensor | None:
+    """[num_tiles, 4]: the same for all groups; None where no prompt works."""
+    schedule = inputs.groups[0].attention.schedule
+    return None if schedule is None else schedule.tiles
