@@ -192,7 +192,6 @@ def api_server(_any_cluster: Any) -> Any:
 def crd_installed(api_server: Any) -> Iterator[None]:
     """The CRD of this checkout; taken away again unless it was there before."""
     kubectl = Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
-    _put_installed_operators_to_rest(kubectl)
     name = "inferenceservices.serving.octavo.dev"
     was_there = kubectl.tried("get", "crd", name).returncode == 0
     source = str(REPOSITORY / "crds" / "inferenceservices.yaml")
@@ -203,21 +202,35 @@ def crd_installed(api_server: Any) -> Iterator[None]:
         kubectl("delete", "crd", name, "--timeout=60s")
 
 
-def _put_installed_operators_to_rest(kubectl: Kubectl) -> None:
-    """One that other tests have installed for the whole cluster would act on our services, too."""
+@pytest.fixture(scope="module")
+def installed_operators_rest(api_server: Any) -> Iterator[None]:
+    """One that other tests have installed for the whole cluster would act on our services, too.
+
+    They are as they were after the module: other tests use them.
+    """
+    kubectl = Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
     selector = "--selector=app.kubernetes.io/name=octavo-operator"
-    for found in kubectl.get("deployments", "--all-namespaces", selector)["items"]:
-        metadata = found["metadata"]
-        name = f"deployment/{metadata['name']}"
-        kubectl(f"--namespace={metadata['namespace']}", "scale", name, "--replicas=0")
-        kubectl(
-            *(f"--namespace={metadata['namespace']}", "wait", "pod", selector),
-            *("--for=delete", "--timeout=60s"),
-        )
+    found = kubectl.get("deployments", "--all-namespaces", selector)["items"]
+    for deployment in found:
+        _scale(kubectl, deployment, 0)
+    for deployment in found:
+        namespace = f"--namespace={deployment['metadata']['namespace']}"
+        kubectl(namespace, "wait", "pod", selector, "--for=delete", "--timeout=60s")
+    yield
+    for deployment in found:
+        _scale(kubectl, deployment, deployment["spec"]["replicas"])
+
+
+def _scale(kubectl: Kubectl, deployment: Manifest, replicas: int) -> None:
+    metadata = deployment["metadata"]
+    name = f"deployment/{metadata['name']}"
+    kubectl(f"--namespace={metadata['namespace']}", "scale", name, f"--replicas={replicas}")
 
 
 @pytest.fixture
-def kubectl(api_server: Any, crd_installed: None) -> Iterator[Kubectl]:
+def kubectl(
+    api_server: Any, crd_installed: None, installed_operators_rest: None
+) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test's own."""
     made = Kubectl(api_server.kubectl, api_server.kubeconfig, f"test-{uuid.uuid4().hex[:8]}")
     made("create", "namespace", made.namespace)
