@@ -42,7 +42,9 @@ class EngineSpec(_Part):
     """None: the engine chooses by the device."""
 
     tensor_parallel_size: int = 1
-    quantization: Literal["auto", "none", "gptq", "awq", "fp8", "int8"] = "auto"
+    quantization: Literal[
+        "auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "fp8", "int8"
+    ] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     max_model_len: int | None = None
     max_num_seqs: int | None = None
