@@ -28,7 +28,7 @@ class HostCopy:
         copy = cls(
             _pinned(sampled.token_ids),
             None if logprobs is None else logprobs.map(_pinned),
-            torch.cuda.Event(),  # type: ignore[no-untyped-call]
+            torch.cuda.Event(),
         )
         assert copy.ready is not None
         copy.ready.record()

@@ -22,9 +22,9 @@ async def configuration() -> Configuration:
     loaded = Configuration()
     try:
         if "KUBERNETES_SERVICE_HOST" in os.environ:
-            load_incluster_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
+            load_incluster_config(client_configuration=loaded)
         else:
-            await load_kube_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
+            await load_kube_config(client_configuration=loaded)
     except ConfigException as error:
         raise ConfigurationError(f"no way to reach an API server: {error}") from error
     loaded.connection_pool_maxsize = _CONNECTIONS

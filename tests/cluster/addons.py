@@ -97,7 +97,7 @@ class Addons:
             # Before every watch, so that nothing is lost between two of them.
             self._changed.set()
             try:
-                events = watch.Watch().stream(kind, timeout_seconds=_WATCH_S)  # type: ignore[no-untyped-call]
+                events = watch.Watch().stream(kind, timeout_seconds=_WATCH_S)
                 async for _ in events:
                     self._changed.set()
             except Exception as error:  # the API server may be away: say so and ask again
@@ -127,7 +127,7 @@ class Addons:
                 await self._core.patch_node_status(node["metadata"]["name"], patch)
 
     async def _items(self, kind: Callable[..., Any]) -> list[Manifest]:
-        listed = self._api.sanitize_for_serialization(await kind())  # type: ignore[no-untyped-call]
+        listed = self._api.sanitize_for_serialization(await kind())
         return list(listed["items"])
 
     def _publish(self, text: str) -> None:
@@ -144,7 +144,7 @@ def _say(text: str) -> None:
 
 
 async def _main(kubeconfig: str, hosts: Path, pids: Path, num_gpus: int) -> None:
-    await config.load_kube_config(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+    await config.load_kube_config(config_file=kubeconfig)
     async with client.ApiClient() as api:
         await Addons(api, hosts, pids, num_gpus).run()
 

@@ -128,7 +128,7 @@ def _release_cached() -> None:
 @torch.inference_mode()
 def capture_all(runner: CudaRunner, device: torch.device, num_sizes: int | None = None) -> None:
     """Warms and captures the runner's functions on a stream of their own."""
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     pool = torch.cuda.graph_pool_handle()
     with torch.cuda.stream(stream):

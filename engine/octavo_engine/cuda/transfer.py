@@ -40,7 +40,7 @@ class Mark:
     def __init__(self, device: torch.device) -> None:
         self._event: torch.cuda.Event | None = None
         if device.type == "cuda":
-            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event(enable_timing=True)
             self._event.record()
         self._time_s = perf_counter()
 

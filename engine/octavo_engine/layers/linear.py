@@ -125,7 +125,7 @@ def pack_for_cpu(weight: torch.Tensor) -> torch.Tensor | None:
     """
     if not weight.is_cpu or weight.dtype not in (torch.bfloat16, torch.float16):
         return None
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():
         return None
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return None

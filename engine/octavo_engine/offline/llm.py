@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import TracebackType
-from typing import TypedDict, TypeVar
+from typing import TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -235,16 +235,16 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     as_list = list(prompts)
     if as_list and all(isinstance(item, int) for item in as_list):
-        return [as_list]  # type: ignore[list-item]  # one prompt given as its ids
-    return as_list  # type: ignore[return-value]
+        return [cast("list[int]", as_list)]  # one prompt given as its ids
+    return cast("list[Prompt]", as_list)
 
 
 def _as_conversations(
     messages: Sequence[Message] | Sequence[Sequence[Message]],
 ) -> list[Sequence[Message]]:
     if messages and isinstance(messages[0], Mapping):
-        return [messages]  # type: ignore[list-item]  # one conversation
-    return list(messages)  # type: ignore[arg-type]
+        return [cast("Sequence[Message]", messages)]  # one conversation
+    return cast("list[Sequence[Message]]", list(messages))
 
 
 def _first(value: float | None, neutral: float) -> float:
