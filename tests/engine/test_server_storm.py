@@ -16,6 +16,7 @@ from octavo_engine.server.state import Loaded, ServerState
 
 NUM_CLIENTS = 60
 SHARE_LEAVING = 0.3
+STEP_S = 0.002
 
 
 async def run_client(http: httpx.AsyncClient, rng: random.Random, stream: bool) -> str:
@@ -48,7 +49,10 @@ async def run_client(http: httpx.AsyncClient, rng: random.Random, stream: bool) 
 
 
 async def test_clients_that_come_and_leave_at_random_leave_nothing_behind() -> None:
-    runner = FakeRunner(num_blocks=40, max_num_seqs=8, vocab_size=VOCAB_SIZE)
+    # Steps take time: on a fast machine the long requests would end before their clients leave.
+    runner = FakeRunner(
+        num_blocks=40, max_num_seqs=8, vocab_size=VOCAB_SIZE, step_seconds=lambda batch: STEP_S
+    )
     engine = InProcessEngine(runner, SchedulerSettings(max_queued_requests=500))
     states: list[ServerState] = []
 
