@@ -12,12 +12,12 @@ import torch
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.core.engine import EngineCore
 from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
-from octavo_engine.kv_cache import PageShape
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.config_file import parse_config
 from octavo_engine.model_config import kv_groups
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import build_model_config
+from octavo_engine.runner.kv_cache import PageShape
 
 INITIALIZER_RANGE = 0.02
 

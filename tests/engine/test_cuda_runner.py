@@ -18,13 +18,13 @@ from octavo_engine.cuda.graphs import CapturedFunction, graph_sizes
 from octavo_engine.cuda.id_ring import NUM_SLOTS
 from octavo_engine.cuda.memory import run_largest_step
 from octavo_engine.cuda.runner import CudaRunner
-from octavo_engine.kv_cache import PageShape
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import load_decoder, open_model
 from octavo_engine.model_config import kv_groups
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.kv_cache import PageShape
+from octavo_engine.runner.sizing import Sizes
 from octavo_engine.sampling_params import SamplingParams
-from octavo_engine.sizing import Sizes
 
 CPU = torch.device("cpu")
 MAX_NUM_SEQS = 6

@@ -14,8 +14,8 @@ from octavo_engine.batch import Batch, KVGroup, StepHandle
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineInfo, EngineRequest
-from octavo_engine.model_runner import ModelRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sampling_params import SamplingParams
 
 NUM_NEW = 64

@@ -11,7 +11,7 @@ from tests.engine.tiny_models import COMMON, forced_tokens, prompts, save_model
 from octavo_engine.batch import Runner
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.errors import CheckpointError
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 
 NUM_NEW = 24
 ARCHITECTURES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from octavo_engine.loading.config_file import parse_config
 from octavo_engine.model_config import kv_groups
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import build_model_config
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ from tests.engine.tiny_models import prompts, save_tiny
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, ParallelSettings
 from octavo_engine.errors import CheckpointError, ConfigError
-from octavo_engine.model_runner import ModelRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.model_runner import ModelRunner
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

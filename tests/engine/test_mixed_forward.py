@@ -8,8 +8,8 @@ import torch
 from octavo_engine.batch import KVGroup
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.mixed import MAX_TOKENS, SIZES, MixedForward, num_tiles
-from octavo_engine.inputs import StepInputs
 from octavo_engine.layers.context import GroupStep
+from octavo_engine.runner.inputs import StepInputs
 from octavo_kernels import AttentionMetadata
 from octavo_kernels.gpu.schedule import AttentionSchedule
 

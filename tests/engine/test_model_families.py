@@ -13,8 +13,8 @@ from tests.engine.tiny_models import (
 )
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.model_runner import ModelRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.model_runner import ModelRunner
 
 NUM_NEW = 64
 LENGTHS = [1, 5, 16, 23, 24, 25, 40, 70]

@@ -13,7 +13,7 @@ from tests.engine.tiny_models import prompts, save_tiny
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.at_load import quantize_rows
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 from octavo_engine.sampling_params import SamplingParams
 
 NUM_NEW = 8

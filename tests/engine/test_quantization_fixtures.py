@@ -10,7 +10,7 @@ import pytest
 from tests.engine.fixture_reference import Comparison, compare, prompts_of, read_reference
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 
 ROOT = Path(os.environ.get("OCTAVO_FIXTURES", Path(__file__).parents[1] / "fixtures"))
 FOLDERS = sorted(path.parent for path in ROOT.glob("*/reference.json"))

@@ -17,8 +17,8 @@ from tests.engine.fixture_reference import compare, prompts_of, read_reference
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.source import SafetensorsSource
-from octavo_engine.model_runner import ModelRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.model_runner import ModelRunner
 
 Tensors = dict[str, torch.Tensor]
 FIXTURES = Path(__file__).parents[1] / "fixtures"

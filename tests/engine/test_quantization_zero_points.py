@@ -11,7 +11,7 @@ from tests.engine.fixture_reference import compare, prompts_of, read_reference
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.quantization.zero_points import Sample, find_zero_offset
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

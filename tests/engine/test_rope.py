@@ -10,7 +10,7 @@ from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from octavo_engine.errors import CheckpointError
 from octavo_engine.rope import cos_sin, extended_context_len, inverse_frequencies, parse_rope
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.rope_tables import RopeTables
 
 HEAD_DIM = 64
 ORIGINAL_LEN = 512

@@ -11,8 +11,8 @@ from tests.engine.tiny_models import VOCAB_SIZE, prompts, save_tiny
 
 from octavo_engine.batch import AdmittedRow, Batch, BlockCopy, RowWork
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.model_runner import ModelRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sampling_params import SamplingParams
 
 SAMPLED = SamplingParams(temperature=1.5, top_p=0.95)

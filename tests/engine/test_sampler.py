@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo_engine.batch import AdmittedRow
-from octavo_engine.request_table import RequestTable
+from octavo_engine.runner.request_table import RequestTable
 from octavo_engine.sampler import Sampler, SampleWork
 from octavo_engine.sampling_params import SamplingParams
 

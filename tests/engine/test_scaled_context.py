@@ -9,7 +9,7 @@ from tests.engine.tiny_models import prompts, reference_tokens, save_tiny
 
 from octavo_engine.batch import Runner
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 from octavo_engine.scheduling.admission import DoorLimits
 from octavo_engine.scheduling.prefix import root_digest
 

@@ -11,8 +11,8 @@ from tests.engine.tiny_models import forced_tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.model_runner import ModelRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
+from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sampling_params import SamplingParams
 
 NUM_NEW = 24

@@ -10,13 +10,13 @@ from octavo_engine.core.engine import EngineCore
 from octavo_engine.cuda.build import LoadedModel, RunnerParts
 from octavo_engine.cuda.memory import capture_all
 from octavo_engine.cuda.runner import CudaRunner
-from octavo_engine.kv_cache import PageShape
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import load_decoder, open_model
 from octavo_engine.messages import EngineRequest
 from octavo_engine.model_config import kv_groups
+from octavo_engine.runner.kv_cache import PageShape
+from octavo_engine.runner.sizing import Sizes
 from octavo_engine.sampling_params import SamplingParams
-from octavo_engine.sizing import Sizes
 
 MAX_MODEL_LEN = 256
 

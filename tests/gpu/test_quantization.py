@@ -6,7 +6,7 @@ import pytest
 from tests.engine.fixture_reference import Comparison, compare, prompts_of, read_reference
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 WEIGHT_ONLY = [

@@ -10,7 +10,7 @@ from tests.gpu.gpu_engine import generate, greedy, make_core, make_runner
 from octavo_engine.batch import AdmittedRow, Batch, RowWork
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.cuda.runner import CudaRunner
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 from octavo_engine.sampling_params import SamplingParams
 
 

@@ -21,7 +21,7 @@ from tests.engine.runner_driver import Job, run_jobs
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.runner import build_runner
+from octavo_engine.runner.build import build_runner
 from octavo_engine.sampling_params import SamplingParams
 
 TEXT = Path(__file__).parents[2] / "LICENSE"

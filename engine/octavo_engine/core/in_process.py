@@ -68,7 +68,7 @@ _Command = _Submit | _Abort | _Finish | _Close
 
 def build_engine(config: EngineConfig) -> "InProcessEngine":
     """Loads the model and starts the engine. Raises ConfigError or CheckpointError."""
-    from octavo_engine.runner import build_runner
+    from octavo_engine.runner.build import build_runner
 
     runner = build_runner(config)
     # What loading has left is there for good: the collector need not walk it during a step.

@@ -16,14 +16,14 @@ from octavo_engine.cuda.mixed import MixedForward
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
-from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, original_context_len
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes
+from octavo_engine.runner.rope_tables import RopeTables
+from octavo_engine.runner.sizing import MAX_NUM_SEQS, Sizes, choose_sizes
 from octavo_engine.scheduling.limits import GPU_BATCHED_TOKENS
-from octavo_engine.sizing import MAX_NUM_SEQS, Sizes, choose_sizes
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata, prepare_attention
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS
 from octavo_kernels.row_ops import commit_sampled, decode_inputs, sampling_inputs

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from octavo_engine.batch import PromptLogprobs, SampledToken, StepResult
 from octavo_engine.cuda.id_ring import LateIds
 from octavo_engine.cuda.transfer import Mark
-from octavo_engine.logprobs import TopLogprobs
+from octavo_engine.runner.logprobs import TopLogprobs
 
 
 @dataclass(frozen=True, kw_only=True)

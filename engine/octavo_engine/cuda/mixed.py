@@ -14,10 +14,10 @@ import torch
 
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.graphs import CapturedFunction
-from octavo_engine.inputs import StepInputs
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.inputs import StepInputs
+from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata, prepare_attention
 
 MAX_TOKENS = 2048

@@ -14,7 +14,7 @@ import torch
 from octavo_engine.batch import AdmittedRow, AppendedBlocks
 from octavo_engine.cuda.transfer import upload
 from octavo_engine.errors import ConfigError
-from octavo_engine.request_table import RowInfo
+from octavo_engine.runner.request_table import RowInfo
 from octavo_engine.sampler.sampler import is_greedy, signed_64
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors

@@ -17,14 +17,14 @@ from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
 from octavo_engine.cuda.mixed import MixedForward
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.transfer import Mark, download
-from octavo_engine.inputs import InputsBuilder, StepInputs, rotated_lens
-from octavo_engine.kv_cache import KVCache
 from octavo_engine.layers.context import StepContext
-from octavo_engine.logprobs import TopLogprobs
 from octavo_engine.messages import EngineInfo
 from octavo_engine.models.protocol import Model
-from octavo_engine.prompt_logprobs import prompt_logprobs
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.inputs import InputsBuilder, StepInputs, rotated_lens
+from octavo_engine.runner.kv_cache import KVCache
+from octavo_engine.runner.logprobs import TopLogprobs
+from octavo_engine.runner.prompt_logprobs import prompt_logprobs
+from octavo_engine.runner.rope_tables import RopeTables
 from octavo_engine.sampler import Sampler, SampleWork
 from octavo_engine.sampler.sampler import is_greedy
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 import octavo_kernels
-from octavo_engine.logprobs import TopLogprobs, top_logprobs
-from octavo_engine.request_table import RowInfo, RowTable
+from octavo_engine.runner.logprobs import TopLogprobs, top_logprobs
+from octavo_engine.runner.request_table import RowInfo, RowTable
 from octavo_engine.sampler.adjustments import Adjustments, prepare
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors

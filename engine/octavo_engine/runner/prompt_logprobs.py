@@ -6,10 +6,10 @@ Waits for the device: rows that want them are rare, and their answer is needed o
 import torch
 
 from octavo_engine.batch import PromptLogprobs, RowWork
-from octavo_engine.inputs import StepInputs
-from octavo_engine.logprobs import top_logprobs
 from octavo_engine.models.protocol import Model
-from octavo_engine.request_table import RowTable
+from octavo_engine.runner.inputs import StepInputs
+from octavo_engine.runner.logprobs import top_logprobs
+from octavo_engine.runner.request_table import RowTable
 
 CHUNK = 256
 """Positions whose logits are made at once: 256 of a 150k vocabulary are 150 MB."""

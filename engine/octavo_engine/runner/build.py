@@ -9,18 +9,18 @@ import torch
 from octavo_engine.batch import KVGroup, Runner
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointError, ConfigError
-from octavo_engine.inputs import InputsBuilder
-from octavo_engine.kv_cache import KVCache, PageShape, block_bytes
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_model
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len
-from octavo_engine.model_runner import ModelRunner
 from octavo_engine.models.protocol import Model
 from octavo_engine.quantization.choose import choose_scheme
 from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.rope import extended_context_len
-from octavo_engine.sizing import (
+from octavo_engine.runner.inputs import InputsBuilder
+from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes
+from octavo_engine.runner.model_runner import ModelRunner
+from octavo_engine.runner.sizing import (
     Sizes,
     available_page_bytes,
     choose_device,

@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 
 from octavo_engine.batch import PromptLogprobs, SampledToken, StepResult
-from octavo_engine.logprobs import TopLogprobs
+from octavo_engine.runner.logprobs import TopLogprobs
 from octavo_engine.sampler import SampledRow
 
 

@@ -10,7 +10,7 @@ import torch
 
 from octavo_engine.batch import KVGroup, RowWork
 from octavo_engine.layers.context import GroupStep
-from octavo_engine.request_table import RowTable
+from octavo_engine.runner.request_table import RowTable
 from octavo_kernels import AttentionMetadata, prepare_attention
 
 

@@ -16,16 +16,16 @@ from octavo_engine.batch import (
     KVGroup,
     RowWork,
 )
-from octavo_engine.inputs import InputsBuilder, StepInputs, rotated_lens
-from octavo_engine.kv_cache import KVCache
 from octavo_engine.layers.context import RopeStep, StepContext
 from octavo_engine.messages import EngineInfo
 from octavo_engine.models.protocol import Model
-from octavo_engine.prompt_logprobs import prompt_logprobs
-from octavo_engine.request_table import RequestTable
-from octavo_engine.rope_tables import RopeTables
+from octavo_engine.runner.inputs import InputsBuilder, StepInputs, rotated_lens
+from octavo_engine.runner.kv_cache import KVCache
+from octavo_engine.runner.prompt_logprobs import prompt_logprobs
+from octavo_engine.runner.request_table import RequestTable
+from octavo_engine.runner.rope_tables import RopeTables
+from octavo_engine.runner.step_results import HostCopy, LaunchedStep, RawStep
 from octavo_engine.sampler import Sampler, SampleWork
-from octavo_engine.step_results import HostCopy, LaunchedStep, RawStep
 
 
 class ModelRunner:
