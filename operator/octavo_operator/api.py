@@ -78,6 +78,18 @@ class Toleration(_Part):
     toleration_seconds: int | None = None
 
 
+class ScalingTargets(_Part):
+    pending_requests_per_replica: int = 4
+    kv_cache_use_percent: int = 80
+
+
+class AutoscalingSpec(_Part):
+    min_replicas: int = 1
+    max_replicas: int
+    targets: ScalingTargets = ScalingTargets()
+    scale_down_stabilization_seconds: int = 300
+
+
 class RolloutSpec(_Part):
     drain_seconds: int = 300
 
@@ -91,6 +103,7 @@ class Spec(_Part):
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()
     replicas: int = 1
+    autoscaling: AutoscalingSpec | None = None
     rollout: RolloutSpec = RolloutSpec()
 
 
