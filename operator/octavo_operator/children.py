@@ -27,14 +27,16 @@ SERVICE_PORT = 80
 _SCHEDULE_AND_PULL_SECONDS = 900
 
 
-def wanted(service: InferenceService, defaults: EngineDefaults) -> tuple[Manifest, ...]:
+def wanted(
+    service: InferenceService, replicas: int, defaults: EngineDefaults
+) -> tuple[Manifest, ...]:
     """The manifests in the order in which they are applied, each with its digest."""
     return tuple(
         _with_digest(manifest)
         for manifest in (
             _service_account(service),
             _service(service),
-            _deployment(service, defaults),
+            _deployment(service, replicas, defaults),
         )
     )
 
@@ -97,11 +99,11 @@ def _service(service: InferenceService) -> Manifest:
     }
 
 
-def _deployment(service: InferenceService, defaults: EngineDefaults) -> Manifest:
+def _deployment(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:
     return {
         **_manifest(service, DEPLOYMENT),
         "spec": {
-            "replicas": service.spec.replicas,
+            "replicas": replicas,
             "selector": {"matchLabels": {SERVICE_LABEL: service.name}},
             "strategy": {
                 "type": "RollingUpdate",

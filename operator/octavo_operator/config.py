@@ -61,6 +61,17 @@ class LeaseSettings(_Section):
         return self
 
 
+class SampleSettings(_Section):
+    """How the load of ready engine pods is read from their /metrics."""
+
+    interval_seconds: float = Field(default=5, ge=0.2)
+    """A sample that is three intervals old is stale."""
+    timeout_seconds: float = Field(default=2, gt=0)
+    """How long one pod may take to answer."""
+    concurrency: int = Field(default=32, ge=1, le=1024)
+    """Pods that are read at the same time."""
+
+
 class OperatorConfig(_Section):
     engine: EngineDefaults
     watch_namespaces: tuple[str, ...] = ()
@@ -72,6 +83,7 @@ class OperatorConfig(_Section):
     health_port: int = Field(default=8080, ge=0, le=65535)
     health_host: str = "0.0.0.0"
     lease: LeaseSettings = LeaseSettings()
+    samples: SampleSettings = SampleSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

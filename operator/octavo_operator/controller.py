@@ -16,6 +16,8 @@ from octavo_operator.errors import ApiError, ApiUnavailable
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Outcome, Reconciler
 from octavo_operator.resync import Resync
+from octavo_operator.samples import SampleReader
+from octavo_operator.scaling import Autoscaler
 from octavo_operator.tasks import stop_on_signals, together
 from octavo_operator.workqueue import WorkQueue
 
@@ -41,8 +43,15 @@ class Controller:
         self._stop = stop
         self._cache = ObjectCache()
         self._queue = WorkQueue()
+        self._samples = SampleReader(self._cache, metrics, config.samples)
+        self._autoscaler = Autoscaler(self._samples.load, metrics)
         self._reconciler = Reconciler(
-            cluster, self._cache, config.engine, metrics, lambda: datetime.now(UTC)
+            cluster,
+            self._cache,
+            config.engine,
+            metrics,
+            lambda: datetime.now(UTC),
+            self._autoscaler,
         )
         self.resync = Resync(
             cluster,
@@ -58,7 +67,8 @@ class Controller:
         # Before the first reconcile everything must be known: what seems absent would be made.
         await self.resync.until_done()
         workers = [self._work() for _ in range(self._config.workers)]
-        await together(*workers, self.resync.run(), self._watch())
+        reading = self._samples.run(self._queue.wake, self._autoscaler.waits_for_time)
+        await together(*workers, self.resync.run(), reading, self._watch())
 
     async def _watch(self) -> None:
         """kopf gives up on answers such as 403 and 500, which a starting API server gives, too."""

@@ -1,5 +1,7 @@
 """The operator's own metrics, in a registry of their own."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
@@ -58,3 +60,40 @@ class Metrics:
             ["condition", "status"],
             registry=self.registry,
         )
+        self.sample_reads = Counter(
+            "octavo_operator_sample_reads",
+            "Readings of a pod's metrics, by outcome (read, failed).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.sample_pass_seconds = Histogram(
+            "octavo_operator_sample_pass_seconds",
+            "Time to read all ready pods once.",
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
+        self.scalings = Counter(
+            "octavo_operator_scalings",
+            "Changes of the number of replicas by the operator's own law.",
+            ["direction", "reason"],
+            registry=self.registry,
+        )
+        self.autoscaling = Gauge(
+            "octavo_operator_autoscaling",
+            "The last decision about a service: replicas, its inputs and its terms, by name.",
+            ["namespace", "service", "value"],
+            registry=self.registry,
+        )
+        self._autoscaled: dict[tuple[str, str], tuple[str, ...]] = {}
+        """Namespace and name of a service -> the values told of it."""
+
+    def tell_autoscaling(self, namespace: str, service: str, values: Mapping[str, float]) -> None:
+        """Instead of what was told of the service before."""
+        self.forget_autoscaling(namespace, service)
+        for name, value in values.items():
+            self.autoscaling.labels(namespace, service, name).set(value)
+        self._autoscaled[namespace, service] = tuple(values)
+
+    def forget_autoscaling(self, namespace: str, service: str) -> None:
+        for name in self._autoscaled.pop((namespace, service), ()):
+            self.autoscaling.remove(namespace, service, name)

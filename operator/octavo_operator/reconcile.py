@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import structlog
 
-from octavo_operator import api, children, facts, plan, status
+from octavo_operator import api, children, facts, plan, scale_status, status
 from octavo_operator.api import InferenceService
 from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
@@ -22,6 +22,7 @@ from octavo_operator.facts import Problem
 from octavo_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Manifest, kind_of
 from octavo_operator.metrics import Metrics
 from octavo_operator.reasons import Reason
+from octavo_operator.scaling import Autoscaler, Scale
 from octavo_operator.snapshot import Snapshot
 
 Outcome = Literal["gone", "unchanged", "applied", "waiting", "rejected", "failed"]
@@ -33,6 +34,7 @@ class _Carried:
     """How far the spec could be carried out."""
 
     snapshot: Snapshot
+    scale: Scale
     outcome: Outcome
     not_accepted: Problem | None = None
     not_applied: Problem | None = None
@@ -46,11 +48,13 @@ class Reconciler:
     defaults: EngineDefaults
     metrics: Metrics
     now: Callable[[], datetime]
+    autoscaler: Autoscaler
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Raises ApiUnavailable; try again later."""
         body = self.cache.service(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
+            self.autoscaler.forget(key)
             return "gone"  # the garbage collector removes the children by their owner
         log = structlog.get_logger().bind(
             service=f"{key[0]}/{key[1]}", generation=body["metadata"]["generation"]
@@ -62,32 +66,35 @@ class Reconciler:
             problem = Problem(error.reason, error.message)
             seen = self.cache.snapshot(key)
             own = replace(seen, children=_own(seen, body["metadata"]["uid"]))
-            carried = _Carried(own, "rejected", not_accepted=problem)
+            scale = Scale(_fixed_replicas(body))
+            carried = _Carried(own, scale, "rejected", not_accepted=problem)
         else:
             carried = await self._carry_out(service, log)
         await self._tell(body, service, carried, log)
         return carried.outcome
 
     async def _carry_out(self, service: InferenceService, log: Log) -> _Carried:
-        wanted = children.wanted(service, self.defaults)
         snapshot = await self._observe(service)
+        scale = self.autoscaler.scale(service, snapshot, self.now())
+        wanted = children.wanted(service, scale.replicas, self.defaults)
         todo = plan.diff(wanted, snapshot, service.uid)
         own = replace(snapshot, children=_own(snapshot, service.uid))
         if todo.foreign:
-            return _Carried(own, "rejected", not_accepted=_name_taken(todo.foreign[0]))
+            return _Carried(own, scale, "rejected", not_accepted=_name_taken(todo.foreign[0]))
         if todo.leaving:
-            return _Carried(own, "waiting", is_predecessor_there=True)
+            return _Carried(own, scale, "waiting", is_predecessor_there=True)
         for item in todo.items:
             try:
                 applied = await self.cluster.apply(item.manifest)
             except ApiRejected as error:
-                return _Carried(own, "rejected", not_applied=_not_applied(item.manifest, error))
+                problem = _not_applied(item.manifest, error)
+                return _Carried(own, scale, "rejected", not_applied=problem)
             kind = kind_of(item.manifest)
             log.info("applied", kind=kind.name, cause=item.cause, detail=item.detail)
             self.metrics.applied.labels(kind.name, item.cause).inc()
             self.cache.put(kind, applied)
             own = own.with_child(applied)
-        return _Carried(own, "applied" if todo.items else "unchanged")
+        return _Carried(own, scale, "applied" if todo.items else "unchanged")
 
     async def _observe(self, service: InferenceService) -> Snapshot:
         """From the cache; what it lacks is asked for, since a foreign object lacks our labels."""
@@ -109,15 +116,17 @@ class Reconciler:
         metadata = body["metadata"]
         gathered = facts.gather(
             metadata["generation"],
-            _wanted_replicas(body),
+            carried.scale.replicas,
             carried.snapshot,
             not_accepted=carried.not_accepted,
             not_applied=carried.not_applied,
             is_predecessor_there=carried.is_predecessor_there,
         )
         served_name = None if service is None else service.served_name
+        old = body.get("status", {})
         new = status.wanted(body, served_name, gathered, self.now())
-        patch = status.merge_patch(body.get("status", {}), new)
+        new |= scale_status.parts(old, carried.scale, self.now())
+        patch = status.merge_patch(old, new)
         if patch is None:
             return
         namespace, name = metadata["namespace"], metadata["name"]
@@ -134,7 +143,7 @@ class Reconciler:
         log.info("status", ready=ready["status"], reason=ready["reason"], message=ready["message"])
 
 
-def _wanted_replicas(body: Mapping[str, Any]) -> int:
+def _fixed_replicas(body: Mapping[str, Any]) -> int:
     # The schema defaults and checks it, so it can be read even where the rest cannot.
     return int(body.get("spec", {}).get("replicas", 1))
 

@@ -36,7 +36,18 @@ def wanted(
 
 def merge_patch(old: Mapping[str, Any], new: Manifest) -> Manifest | None:
     """A JSON merge patch of the status that leads from old to new; None when they are equal."""
-    changed = {field: value for field, value in new.items() if old.get(field) != value}
-    gone = {field: None for field in old if field not in new}
-    patch = {**changed, **gone}
+    patch = _difference(old, new)
     return {"status": patch} if patch else None
+
+
+def _difference(old: Mapping[str, Any], new: Manifest) -> Manifest:
+    """Objects are merged field by field, so what has gone from one must be told, too."""
+    patch: Manifest = {field: None for field in old if field not in new}
+    for field, value in new.items():
+        before = old.get(field)
+        if isinstance(before, dict) and isinstance(value, dict):
+            if inner := _difference(before, value):
+                patch[field] = inner
+        elif before != value:
+            patch[field] = value
+    return patch

@@ -17,7 +17,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def wanted(body, defaults):
-    return children.wanted(api.parse(body), defaults)
+    service = api.parse(body)
+    return children.wanted(service, service.spec.replicas, defaults)
 
 
 def deployment(body, defaults):

@@ -10,7 +10,7 @@ from octavo_operator.snapshot import Snapshot
 
 @pytest.fixture
 def manifests(service_body, engine_defaults):
-    return children.wanted(api.parse(service_body()), engine_defaults)
+    return children.wanted(api.parse(service_body()), 1, engine_defaults)
 
 
 def observed(manifests):
@@ -49,7 +49,7 @@ def test_foreign_fields_are_left_alone(manifests):
 
 
 def test_a_new_wish_is_applied(manifests, service_body, engine_defaults):
-    wish = children.wanted(api.parse(service_body({"replicas": 5})), engine_defaults)
+    wish = children.wanted(api.parse(service_body()), 5, engine_defaults)
 
     (item,) = plan.diff(wish, observed(manifests), "uid-1").items
     assert (item.manifest["kind"], item.cause) == ("Deployment", "changed")

@@ -9,6 +9,8 @@ from octavo_operator.errors import ApiRejected, ApiUnavailable
 from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Reconciler
+from octavo_operator.samples import ServiceLoad
+from octavo_operator.scaling import Autoscaler
 
 KEY = ("team", "chat")
 
@@ -20,8 +22,14 @@ def cache():
 
 @pytest.fixture
 def reconciler(fake_cluster, cache, engine_defaults):
+    metrics = Metrics()
     return Reconciler(
-        fake_cluster, cache, engine_defaults, Metrics(), lambda: datetime(2026, 1, 1, tzinfo=UTC)
+        fake_cluster,
+        cache,
+        engine_defaults,
+        metrics,
+        lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        Autoscaler(lambda snapshot: ServiceLoad(), metrics),
     )
 
 

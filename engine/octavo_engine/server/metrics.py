@@ -191,12 +191,22 @@ class ServerMetrics:
         self.disconnects = self._counter(
             "octavo:client_disconnects", "Requests ended because their client went away."
         )
+        self._max_num_seqs = Gauge(
+            "octavo:max_num_seqs",
+            "Sequences that run at once at most.",
+            LABELS,
+            registry=self.registry,
+        )
         self._startup_s = Gauge(
             "octavo:startup_seconds",
             "Seconds that a stage of the start took.",
             (*LABELS, "stage"),
             registry=self.registry,
         )
+
+    def tell_room(self, max_num_seqs: int) -> None:
+        """What the engine runs at most; not told before it is known."""
+        self._max_num_seqs.labels(**self._labels).set(max_num_seqs)
 
     def observe_startup(self, stage: str, seconds: float) -> None:
         self._startup_s.labels(**self._labels, stage=stage).set(seconds)

@@ -71,6 +71,7 @@ async def _load_and_wait(
         told_to_stop.cancel()
         return
     state.loaded = loading.result()
+    state.metrics.tell_room(state.loaded.engine.info.max_num_seqs)
     state.phase = Phase.READY
     load_s = time.monotonic() - began_s
     state.metrics.observe_startup("total", load_s)
