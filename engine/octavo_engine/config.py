@@ -44,6 +44,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     target_itl_ms: float | None = None
     """When set, prefill in a step shrinks so that running streams keep this inter-token latency."""
     max_queued_requests: int = 2048
+    max_queued_tokens: int = 2_000_000
+    """Prompt tokens of the requests that wait."""
     priority_ageing_s: float = 10.0
     """Waiting this long is worth one level of a request's priority."""
 

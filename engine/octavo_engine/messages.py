@@ -12,6 +12,10 @@ from octavo_engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+# Sentences for clients; what really happened is in the log, where it belongs.
+ENGINE_STOPPED = "the engine has stopped"
+REQUEST_FAILED = "internal error in the handling of this request"
+
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the core sees it; made by the server, never changed."""

@@ -61,6 +61,9 @@ TEXTS: dict[str, OptionText] = {
     "max_queued_requests": OptionText(
         SCHEDULING_PANEL, "Requests that may wait; more are refused with 429.", 1
     ),
+    "max_queued_tokens": OptionText(
+        SCHEDULING_PANEL, "Prompt tokens that may wait; more are refused with 429.", 1
+    ),
 }
 
 _SECTIONS: dict[str, type[msgspec.Struct]] = {

@@ -16,7 +16,6 @@ from octavo_engine.scheduling.admission import DoorLimits
 from octavo_engine.scheduling.block_tables import BlockTables
 from octavo_engine.scheduling.blocks import BlockPool
 from octavo_engine.scheduling.limits import resolve_limits
-from octavo_engine.scheduling.request import SequenceState
 from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.scheduling.seeds import draw_seed
 
@@ -65,18 +64,6 @@ class EngineCore:
 
     def is_live(self, request_id: str) -> bool:
         return request_id in self._scheduler.state.requests
-
-    def live_sequences(self, request_id: str) -> list[int]:
-        """Indices of a request's sequences that have not ended; touches nothing, so that it can be
-        asked after a failed step."""
-        request = self._scheduler.state.requests.get(request_id)
-        if request is None:
-            return []
-        return [seq.index for seq in request.sequences if seq.state is not SequenceState.ENDED]
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._scheduler.state.queue)
 
     @property
     def has_work(self) -> bool:

@@ -5,10 +5,11 @@ Knows no model loading and no files; `llm.py` is its user.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.core.streams import QueueMailbox
-from octavo_engine.errors import EngineDead
+from octavo_engine.errors import EngineDead, QueueFull
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta
 from octavo_engine.offline.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo_engine.text.sequence_text import SequenceText
@@ -36,11 +37,15 @@ def run_jobs(
     max_live = min(2 * engine.info.max_num_seqs, engine.max_queued_requests)
     mailbox = QueueMailbox()
     live: dict[str, _LiveJob] = {}
-    pending = iter(jobs)
+    pending: Iterator[Job] = iter(jobs)
     try:
         while True:
             while len(live) < max_live and (job := next(pending, None)) is not None:
-                engine.submit_to(job.request, mailbox)
+                try:
+                    engine.submit_to(job.request, mailbox)
+                except QueueFull:  # of prompt tokens: only ever with others under way
+                    pending = chain([job], pending)
+                    break
                 live[job.request.request_id] = _LiveJob(job, tokenizer)
             if not live:
                 return

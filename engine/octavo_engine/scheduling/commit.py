@@ -7,7 +7,7 @@ request with it and no other.
 import structlog
 
 from octavo_engine.batch import PromptLogprobs, SampledToken, StepResult
-from octavo_engine.messages import PositionLogprobs, RequestDelta
+from octavo_engine.messages import REQUEST_FAILED, PositionLogprobs, RequestDelta
 from octavo_engine.scheduling.request import Sequence, SequenceState, end_after_token
 from octavo_engine.scheduling.state import InFlightStep, SchedulerState
 
@@ -38,9 +38,9 @@ def commit_step(state: SchedulerState, result: StepResult) -> InFlightStep:
             continue
         try:
             _append(state, seq, token)
-        except Exception as error:
+        except Exception:
             log.exception("a request failed", request_id=seq.request.spec.request_id)
-            _fail(state, seq, f"internal error: {error}")
+            _fail(state, seq, REQUEST_FAILED)
     state.frees.step_ended(step.step_id)
     if state.host_frees is not None:
         state.host_frees.step_ended(step.step_id)

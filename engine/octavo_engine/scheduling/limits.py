@@ -42,6 +42,8 @@ def resolve_limits(settings: SchedulerSettings, info: EngineInfo) -> SchedulerLi
         raise ConfigError(
             f"max_queued_requests must be 1 or more, got {settings.max_queued_requests}"
         )
+    if settings.max_queued_tokens < 1:
+        raise ConfigError(f"max_queued_tokens must be 1 or more, got {settings.max_queued_tokens}")
     if settings.priority_ageing_s <= 0:
         raise ConfigError(f"priority_ageing_s must be above 0, got {settings.priority_ageing_s}")
     return SchedulerLimits(

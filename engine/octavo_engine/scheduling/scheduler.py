@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from octavo_engine.batch import Batch, StepResult
-from octavo_engine.messages import EngineRequest, RequestDelta
+from octavo_engine.messages import REQUEST_FAILED, EngineRequest, RequestDelta
 from octavo_engine.scheduling.admission import DoorLimits, make_request
 from octavo_engine.scheduling.admit import admit, make_way_for_urgent
 from octavo_engine.scheduling.block_tables import BlockTables
@@ -198,10 +198,10 @@ class Scheduler:
             try:
                 if not admit(state, step, seq):
                     return
-            except Exception as error:
+            except Exception:
                 request_id = seq.request.spec.request_id
                 log.exception("a request failed at its admission", request_id=request_id)
-                self.fail(request_id, f"internal error at admission: {error}")
+                self.fail(request_id, REQUEST_FAILED)
 
     def _share_prompts(self, step: StepBuild) -> None:
         """What this step computes can be found from the next step on, which runs after it."""
