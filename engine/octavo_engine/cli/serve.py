@@ -5,67 +5,36 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from octavo_engine.cli.serve_options import (
+    BodyOption,
+    CertOption,
+    ClientCaOption,
+    DrainOption,
+    GraceOption,
+    HostOption,
+    KeepAliveOption,
+    KeyFileOption,
+    KeyOption,
+    LogFormatOption,
+    NamesOption,
+    PortOption,
+    StallOption,
+    TerminationOption,
+)
 from octavo_engine.cli.termination import explain, write_termination_log
 from octavo_engine.config import EngineConfig
 from octavo_engine.server.settings import ServerSettings
+from octavo_engine.server.tls import TlsSettings
 
 if TYPE_CHECKING:
     from octavo_engine.server.state import Loaded, ServerState
 
-_SERVING, _LIFE = "Serving", "Life"
+KEYS_VARIABLE = "OCTAVO_API_KEYS"
 _DEFAULTS = ServerSettings(served_model_names=("",))
-
-HostOption = Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=_SERVING)]
-PortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port.", rich_help_panel=_SERVING)]
-NamesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Name of the model in requests, may be given several times; default: the folder's.",
-        rich_help_panel=_SERVING,
-    ),
-]
-BodyOption = Annotated[
-    float, typer.Option(min=0.001, help="Largest request body, MiB.", rich_help_panel=_SERVING)
-]
-LogFormatOption = Annotated[
-    Literal["json", "console"] | None,
-    typer.Option(help="Default: console on a terminal, else json.", rich_help_panel=_SERVING),
-]
-DrainOption = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        help="Time that running requests get to finish after SIGTERM.",
-        rich_help_panel=_LIFE,
-    ),
-]
-GraceOption = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        help="Time after SIGTERM in which new requests are still taken.",
-        rich_help_panel=_LIFE,
-    ),
-]
-StallOption = Annotated[
-    float,
-    typer.Option(
-        min=0.1,
-        help="/livez fails when work waits and no step was made for so long.",
-        rich_help_panel=_LIFE,
-    ),
-]
-TerminationOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="File that says in JSON why the process ended, when it fails.",
-        rich_help_panel=_LIFE,
-    ),
-]
 
 
 def serve(
@@ -73,25 +42,47 @@ def serve(
     host: HostOption = _DEFAULTS.host,
     port: PortOption = _DEFAULTS.port,
     served_model_name: NamesOption = None,
-    max_body_mib: BodyOption = _DEFAULTS.max_body_mib,
     log_format: LogFormatOption = None,
+    api_key_file: KeyFileOption = None,
+    tls_cert_file: CertOption = None,
+    tls_key_file: KeyOption = None,
+    tls_client_ca_file: ClientCaOption = None,
+    max_body_mib: BodyOption = _DEFAULTS.max_body_mib,
     drain_seconds: DrainOption = _DEFAULTS.drain_s,
     drain_grace_seconds: GraceOption = _DEFAULTS.drain_grace_s,
     stall_limit_seconds: StallOption = _DEFAULTS.stall_limit_s,
+    keep_alive_seconds: KeepAliveOption = _DEFAULTS.stream_keep_alive_s,
     termination_log: TerminationOption = None,
 ) -> None:
-    """Serve a model over the OpenAI API."""
+    """Serve a model over the OpenAI API.
+
+    SIGTERM drains: running requests finish, new ones are refused; a second one hastens it.
+    """
     settings = ServerSettings(
         host=host,
         port=port,
         served_model_names=tuple(served_model_name or [default_model_name(config.model.path)]),
+        api_keys=tuple(os.environ.get(KEYS_VARIABLE, "").split()),
+        api_key_file=api_key_file,
+        tls=_tls_settings(tls_cert_file, tls_key_file, tls_client_ca_file),
+        max_body_mib=max_body_mib,
         drain_s=drain_seconds,
         drain_grace_s=drain_grace_seconds,
-        max_body_mib=max_body_mib,
         stall_limit_s=stall_limit_seconds,
+        stream_keep_alive_s=keep_alive_seconds,
     )
     start_logs(log_format)
     _exit_now(_run_server(config, settings, termination_log))
+
+
+def _tls_settings(
+    cert_file: Path | None, key_file: Path | None, client_ca_file: Path | None
+) -> TlsSettings | None:
+    if cert_file is None and key_file is None and client_ca_file is None:
+        return None
+    if cert_file is None or key_file is None:
+        raise typer.BadParameter("TLS needs both --tls-cert-file and --tls-key-file")
+    return TlsSettings(cert_file=cert_file, key_file=key_file, client_ca_file=client_ca_file)
 
 
 def default_model_name(path: str) -> str:

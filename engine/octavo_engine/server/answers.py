@@ -11,7 +11,7 @@ from contextlib import aclosing
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo_engine.messages import EngineRequest, PositionLogprobs
+from octavo_engine.messages import ENGINE_STOPPED, EngineRequest, PositionLogprobs
 from octavo_engine.server.disconnect import DONE, sse
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.generation import ChoiceDelta, Generation
@@ -119,4 +119,6 @@ class Answer(ABC):
 def _raise_failure(item: ChoiceDelta) -> None:
     if item.delta.finish_reason == "error":
         message = item.delta.error or "the engine failed to answer this request"
+        if message == ENGINE_STOPPED:
+            raise ApiError(503, message, code="engine_dead", retry_after_s=10)
         raise ApiError(500, message, code="engine_error")

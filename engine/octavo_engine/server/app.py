@@ -5,6 +5,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from octavo_engine.server.auth import RequireKey
 from octavo_engine.server.disconnect import ClientGone
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.generation_routes import generation_router
@@ -15,6 +16,7 @@ from octavo_engine.version import octavo_version
 
 def build_app(state: ServerState) -> FastAPI:
     app = FastAPI(title="Octavo", version=octavo_version(), redoc_url=None)
+    app.add_middleware(RequireKey, keys=state.keys)
     app.include_router(info_router(state))
     app.include_router(generation_router(state))
     app.add_exception_handler(ApiError, _api_error)

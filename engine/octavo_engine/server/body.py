@@ -9,15 +9,22 @@ from starlette.requests import ClientDisconnect, Request
 from octavo_engine.server.disconnect import ClientGone
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.parse import parse_body
+from octavo_engine.server.settings import ServerSettings
 
 R = TypeVar("R", bound=BaseModel)
 
 _PARSE_IN_THREAD_BYTES = 64 * 1024
 
 
-async def read_request(request: Request, kind: type[R], max_bytes: int) -> R:
-    """Raises `ApiError` 413 over the limit and 400 for what is not a valid request."""
-    body = await _read_limited(request, max_bytes)
+async def read_request(request: Request, kind: type[R], settings: ServerSettings) -> R:
+    """Raises `ApiError` 413 over the limit, 408 for a body that does not come, and 400 for what is
+    not a valid request."""
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            body = await _read_limited(request, settings.max_body_bytes)
+    except TimeoutError as error:
+        message = f"the body did not come within {settings.body_timeout_s:g} s"
+        raise ApiError(408, message, code="request_timeout") from error
     if len(body) < _PARSE_IN_THREAD_BYTES:
         return parse_body(body, kind)
     return await asyncio.to_thread(parse_body, body, kind)

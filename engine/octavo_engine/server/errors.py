@@ -7,6 +7,7 @@ from octavo_engine.errors import EngineDead, OctavoError, QueueFull, RequestErro
 
 MAX_MESSAGE_CHARS = 1000
 """A message may quote the request; the answer stays small whatever was sent."""
+MAX_PARAM_CHARS = 200
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
@@ -42,7 +43,8 @@ class ApiError(Exception):
         message = str(self)
         if len(message) > MAX_MESSAGE_CHARS:
             message = message[: MAX_MESSAGE_CHARS - 3] + "..."
-        return ErrorBody(ErrorInfo(message, _type_of(self.status), self.param, self.code))
+        param = None if self.param is None else self.param[:MAX_PARAM_CHARS]
+        return ErrorBody(ErrorInfo(message, _type_of(self.status), param, self.code))
 
     def response(self) -> Response:
         headers = {}

@@ -64,7 +64,7 @@ async def _answer(
     loaded = state.require_engine()
     with ExitStack() as stack:
         stack.enter_context(state.in_flight())
-        fields = await read_request(request, kind, state.settings.max_body_bytes)
+        fields = await read_request(request, kind, state.settings)
         state.require_model(fields.model)
         answer_id = f"{id_prefix}-{request_id}"
         # A client may use an id twice at a time; the engine's ids are unique.

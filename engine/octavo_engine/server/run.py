@@ -20,10 +20,12 @@ from octavo_engine.errors import EngineDead
 from octavo_engine.server.app import build_app
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, Phase, ServerState
+from octavo_engine.server.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
 _HEALTH_PERIOD_S = 0.5
+_CERTIFICATE_PERIOD_S = 5.0
 _LAST_WORDS_S = 5.0
 """After aborting: time for the last chunks to leave."""
 
@@ -40,15 +42,19 @@ async def serve(settings: ServerSettings, load: Callable[[ServerState], Loaded])
     """Serves until a signal; returns when drained.
 
     `load` runs on a thread. Raises what `load` raises, `EngineDead` when the engine stops by
-    itself, and `OSError` when the port cannot be had.
+    itself, `OSError` when the port cannot be had, and `ConfigError` for keys or certificates
+    that cannot be read.
     """
     state = ServerState(settings)
-    server = _Uvicorn(_uvicorn_config(settings, state))
+    tls = None if settings.tls is None else ServerTls(settings.tls)
+    server = _Uvicorn(_uvicorn_config(settings, state, tls))
     signals = _Signals()
     listening = asyncio.ensure_future(_listen(server))
+    renewing = asyncio.ensure_future(_renew_certificate(tls))
     try:
         await _load_and_wait(state, signals, load, listening)
     finally:
+        renewing.cancel()
         server.should_exit = True
         await listening
         signals.close()
@@ -174,8 +180,16 @@ async def _wait(work: Awaitable[object], timeout_s: float) -> bool:
     return True
 
 
-def _uvicorn_config(settings: ServerSettings, state: ServerState) -> uvicorn.Config:
-    return uvicorn.Config(
+async def _renew_certificate(tls: ServerTls | None) -> None:
+    while tls is not None:
+        await asyncio.sleep(_CERTIFICATE_PERIOD_S)
+        tls.reload_if_changed()
+
+
+def _uvicorn_config(
+    settings: ServerSettings, state: ServerState, tls: ServerTls | None
+) -> uvicorn.Config:
+    config = uvicorn.Config(
         build_app(state),
         host=settings.host,
         port=settings.port,
@@ -185,3 +199,6 @@ def _uvicorn_config(settings: ServerSettings, state: ServerState) -> uvicorn.Con
         timeout_keep_alive=75,  # longer than load balancers keep theirs
         timeout_graceful_shutdown=int(_LAST_WORDS_S),
     )
+    config.load()
+    config.ssl = None if tls is None else tls.context
+    return config

@@ -1,6 +1,10 @@
 """Settings of the HTTP server alone; the engine's are in `octavo_engine.config`."""
 
+from pathlib import Path
+
 import msgspec
+
+from octavo_engine.server.tls import TlsSettings
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,7 +16,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that running requests get after the signal to stop."""
     drain_grace_s: float = 2.0
     """Seconds after the signal in which new requests are still taken: load balancers lag."""
+    api_keys: tuple[str, ...] = ()
+    """Clients must show one of these or of the file; without both, everybody is served."""
+    api_key_file: Path | None = None
+    """One key a line; read again when it changes."""
+    tls: TlsSettings | None = None
     max_body_mib: float = 16.0
+    body_timeout_s: float = 60.0
+    """Time in which a whole request body must have come."""
     stream_keep_alive_s: float = 15.0
     """Silence in a stream after which a comment is sent."""
     stall_limit_s: float = 60.0

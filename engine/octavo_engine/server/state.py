@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 
 from octavo_engine.messages import EngineClient, EngineStats
+from octavo_engine.server.api_keys import ApiKeys
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.metrics import ServerMetrics
 from octavo_engine.server.settings import ServerSettings
@@ -38,7 +39,9 @@ class Loaded:
 
 class ServerState:
     def __init__(self, settings: ServerSettings) -> None:
+        """Raises ConfigError when the file of API keys cannot be used."""
         self.settings = settings
+        self.keys = ApiKeys(settings.api_keys, settings.api_key_file)
         self.phase = Phase.LOADING
         self.loaded: Loaded | None = None
         self.startup_stage = "starting"
