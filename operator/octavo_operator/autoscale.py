@@ -129,7 +129,7 @@ def _terms(policy: Policy, loads: tuple[ReplicaLoad, ...]) -> Terms:
     room = min(load.max_running for load in loads)
     if running and kv_use:
         # Where the KV cache is full before the places are, it says how many requests fit.
-        room = min(room, math.floor(running / kv_use))
+        room = math.floor(min(room, running / kv_use))
     room = max(room, 1)
     return Terms(
         pending_requests=math.ceil(demand / (room + policy.pending_per_replica)),

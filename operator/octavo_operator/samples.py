@@ -91,13 +91,11 @@ class SampleReader:
         After each reading `wake` is called for the services whose load has changed lately, and for
         those that wait for time to pass.
         """
-        limits = aiohttp.ClientTimeout(total=self._settings.timeout_seconds)
-        connector = aiohttp.TCPConnector(limit=self._settings.concurrency)
-        async with aiohttp.ClientSession(timeout=limits, connector=connector) as session:
+        async with self.session() as session:
             while True:
                 begun_s = self._monotonic_s()
                 await self.once(session)
-                for key in self._changed_lately():
+                for key in self.changed_lately():
                     wake(key)
                 for key in self._cache.services():
                     if waits_for_time(key):
@@ -106,12 +104,20 @@ class SampleReader:
                 self._metrics.sample_pass_seconds.observe(seconds)
                 await asyncio.sleep(max(self._settings.interval_seconds - seconds, 0.0))
 
+    def session(self) -> aiohttp.ClientSession:
+        """With the limits of the settings; to be closed by the caller."""
+        # The connector sets no limit: a pod's time would run while it waits for its turn there.
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._settings.timeout_seconds),
+            connector=aiohttp.TCPConnector(limit=0),
+        )
+
     async def once(self, session: aiohttp.ClientSession) -> None:
         pods = {key: ready_pods(self._cache.snapshot(key)) for key in self._cache.services()}
-        room = asyncio.Semaphore(self._settings.concurrency)
+        turns = asyncio.Semaphore(self._settings.concurrency)
 
         async def read(pod: Manifest) -> None:
-            async with room:
+            async with turns:
                 await self._read(session, pod)
 
         await asyncio.gather(*(read(pod) for ready in pods.values() for pod in ready))
@@ -144,7 +150,8 @@ class SampleReader:
         self._metrics.sample_reads.labels("read").inc()
         self._samples[metadata["uid"]] = _Sample(load, self._monotonic_s())
 
-    def _changed_lately(self) -> list[ServiceKey]:
+    def changed_lately(self) -> list[ServiceKey]:
+        """The services whose load differs from what it was at the last call, or did a while ago."""
         before, self._changes = self._changes, {}
         for key in self._cache.services():
             now = _Change(self.load(self._cache.snapshot(key)), self._monotonic_s())

@@ -6,10 +6,14 @@ import click
 import pytest
 import typer
 import yaml
+from prometheus_client import generate_latest
 
 from octavo_engine.cli.main import app
 from octavo_engine.cli.termination import Termination, TerminationReason, encode
-from octavo_operator import api, engine_args, pod_causes
+from octavo_engine.messages import EngineStats
+from octavo_engine.server.metrics import ServerMetrics
+from octavo_operator import api, engine_args, pod_causes, samples
+from octavo_operator.autoscale import ReplicaLoad
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +117,28 @@ def test_the_engines_last_words_reach_the_status(reason):
     cause = pod_causes.cause(pod)
     assert cause is not None
     assert (cause.reason, cause.message) == (reason, "pod chat-1 ended: because of this")
+
+
+def test_the_operator_reads_the_load_that_the_engine_tells() -> None:
+    stats = EngineStats(
+        num_running=2,
+        num_waiting=3,
+        kv_blocks_total=8,
+        kv_blocks_used=4,
+        kv_blocks_cached=0,
+        prompt_tokens_total=0,
+        generation_tokens_total=0,
+        prefix_queries_tokens_total=0,
+        prefix_hits_tokens_total=0,
+        preemptions_total=0,
+        finished_total={},
+        steps_total=0,
+        last_step_age_s=0.0,
+        has_work=True,
+    )
+    metrics = ServerMetrics("chat", lambda: stats)
+    metrics.tell_room(16)
+
+    assert samples.parse(generate_latest(metrics.registry).decode()) == ReplicaLoad(
+        num_pending=3, num_running=2, kv_use=0.5, max_running=16
+    )
