@@ -1,5 +1,6 @@
 """The `octavo` command. Each subcommand imports what it needs when it runs."""
 
+import os
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from octavo_engine.cli.generate import generate
 from octavo_engine.cli.options import with_engine_options
 from octavo_engine.cli.serve import serve
 from octavo_engine.cli.termination import EXIT_CANNOT_WORK, Termination, write_termination_log
+from octavo_engine.cli.threads import share_the_host
 
 app = typer.Typer(
     name="octavo",
@@ -31,6 +33,7 @@ def _octavo() -> None:
 
 def main() -> None:
     """Entry point of the console script. A wrong option ends with exit code 2 and a suggestion."""
+    share_the_host(os.environ)
     try:
         app()
     except SystemExit as end:
