@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,27 @@ def answer(kubectl: Any, pod: dict[str, Any], *, is_ready: bool = True) -> None:
 def set_status(kubectl: Any, pod: dict[str, Any], status: dict[str, Any]) -> None:
     patch = json.dumps({"status": status})
     kubectl("patch", "pod", pod["metadata"]["name"], "--subresource=status", f"--patch={patch}")
+
+
+def name_of(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def has_reason(kubectl: Any, reason: str, condition_type: str = "Ready") -> Callable[[], bool]:
+    return lambda: condition(kubectl, condition_type).get("reason") == reason
+
+
+def wait_for_pods(kubectl: Any, number: int) -> list[dict[str, Any]]:
+    """The pods, each bound to a node without a kubelet, for a test to write their status."""
+    kubectl.wait_until(f"{number} pods", lambda: len(pods(kubectl)) == number)
+    found = pods(kubectl)
+    for pod in found:
+        place(kubectl, pod)
+    return found
+
+
+def make_ready(kubectl: Any, replicas: int = 1) -> None:
+    kubectl.apply(service(replicas=replicas))
+    for pod in wait_for_pods(kubectl, replicas):
+        answer(kubectl, pod)
+    kubectl("wait", "--for=condition=Ready", "osvc/chat", "--timeout=30s")

@@ -260,3 +260,8 @@ def start_operator(
     yield start
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def operator(start_operator: Callable[..., OperatorProcess]) -> OperatorProcess:
+    return start_operator()
