@@ -67,12 +67,20 @@ class Cluster:
                 return None
             raise
 
-    async def list(self, kind: Kind, namespace: str | None, label_selector: str = "") -> Listing:
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Listing:
         """All objects of the kind, read page by page; those of every namespace when it is None."""
         items: list[Manifest] = []
         query = {"limit": str(_PAGE_SIZE)}
         if label_selector:
             query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         while True:
             page = await self._call("GET", kind, kind.path(namespace), query=query, verb="LIST")
             # Items of a list come without apiVersion and kind.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from octavo_operator.kinds import Manifest
 from octavo_operator.reasons import Reason
 
-ConditionType = Literal["Accepted", "Available", "Progressing", "Degraded", "Ready"]
+ConditionType = Literal["Accepted", "ModelReady", "Available", "Progressing", "Degraded", "Ready"]
 _MESSAGE_LIMIT = 1024
 
 

@@ -52,6 +52,7 @@ class Controller:
             metrics,
             lambda: datetime.now(UTC),
             self._autoscaler,
+            self._queue.wake_later,
         )
         self.resync = Resync(
             cluster,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator import pod_causes
+from octavo_operator import mount_causes, pod_causes
 from octavo_operator.kinds import DEPLOYMENT, Manifest
 from octavo_operator.pod_causes import Cause
 from octavo_operator.reasons import Reason
@@ -41,6 +41,8 @@ class Facts:
     rollout: Rollout
     causes: tuple[Cause, ...] = ()
     """One for each pod in trouble, the most telling first."""
+    is_model_open: bool = False
+    """Whether some pod has got as far as to serve the model."""
     waiting: tuple[str, ...] = ()
     """One sentence for each pod that is on its way without trouble."""
     not_accepted: Problem | None = None
@@ -76,7 +78,7 @@ def gather(
     is_predecessor_there: bool = False,
 ) -> Facts:
     account = rollout(snapshot.child(DEPLOYMENT))
-    causes = [cause for pod in snapshot.pods if (cause := pod_causes.cause(pod)) is not None]
+    causes = [cause for pod in snapshot.pods if (cause := _cause(pod, snapshot)) is not None]
     if account.ready_replicas >= wanted_replicas:
         # An evicted pod stays as a record after its replacement answers.
         causes = [cause for cause in causes if cause.reason is not Reason.POD_FAILED]
@@ -93,11 +95,17 @@ def gather(
         wanted_replicas=wanted_replicas,
         rollout=account,
         causes=tuple(sorted(causes, key=_telling)),
+        is_model_open=any(pod_causes.is_ready(pod) for pod in snapshot.pods),
         waiting=waiting,
         not_accepted=not_accepted,
         not_applied=not_applied,
         is_predecessor_there=is_predecessor_there,
     )
+
+
+def _cause(pod: Manifest, snapshot: Snapshot) -> Cause | None:
+    events = snapshot.events.get(pod["metadata"]["name"], ())
+    return pod_causes.cause(pod) or mount_causes.cause(pod, events)
 
 
 def _telling(cause: Cause) -> tuple[int, str]:
@@ -115,8 +123,11 @@ _TELLING_ORDER = {
             Reason.ENGINE_FAILED,
             Reason.OOM_KILLED,
             Reason.CRASH_LOOP,
+            Reason.MODEL_NOT_FOUND,
+            Reason.SECRET_MISSING,
             Reason.CONTAINER_CANNOT_START,
             Reason.IMAGE_PULL,
+            Reason.VOLUME_MOUNT,
             Reason.UNSCHEDULABLE,
             Reason.NOT_ANSWERING,
             Reason.POD_FAILED,

@@ -46,6 +46,7 @@ DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 SERVICE = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 POD = Kind("v1", "Pod", "pods")
+EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
 CHILD_KINDS = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)

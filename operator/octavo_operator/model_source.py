@@ -39,7 +39,9 @@ class NodePath:
 
     @property
     def volume(self) -> Manifest:
-        return {"name": VOLUME_NAME, "hostPath": {"path": self.path, "type": ""}}
+        # Without a type the kubelet would make an empty folder of a path that is not there.
+        kind = "File" if self._is_file else "Directory"
+        return {"name": VOLUME_NAME, "hostPath": {"path": self.path, "type": kind}}
 
     @property
     def mount(self) -> Manifest:
@@ -48,8 +50,11 @@ class NodePath:
     @property
     def serve_path(self) -> str:
         # The engine tells a GGUF file by its name, so a file keeps it.
-        is_file = self.path.endswith(".gguf")
-        return f"{MOUNT_PATH}/{posixpath.basename(self.path)}" if is_file else MOUNT_PATH
+        return f"{MOUNT_PATH}/{posixpath.basename(self.path)}" if self._is_file else MOUNT_PATH
+
+    @property
+    def _is_file(self) -> bool:
+        return self.path.endswith(".gguf")
 
 
 @dataclass(frozen=True)

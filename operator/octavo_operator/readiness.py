@@ -1,4 +1,4 @@
-"""From facts to the five conditions. Pure.
+"""From facts to the six conditions. Pure.
 
 `_UNREADY` is the specification of Ready: the first check that answers says why it is False.
 """
@@ -16,6 +16,7 @@ Check = Callable[[Facts], Finding | None]
 def conditions(facts: Facts) -> tuple[Condition, ...]:
     return (
         _accepted(facts),
+        _model_ready(facts),
         _available(facts),
         _progressing(facts),
         _degraded(facts),
@@ -114,12 +115,36 @@ _UNREADY: tuple[Check, ...] = (
     _has_too_few,
 )
 
+_MODEL_REASONS = frozenset(
+    {
+        Reason.MODEL_NOT_FOUND,
+        Reason.MODEL_UNREADABLE,
+        Reason.SECRET_MISSING,
+        Reason.VOLUME_MOUNT,
+    }
+)
+
 
 def _accepted(facts: Facts) -> Condition:
     rejection = _is_rejected(facts)
     if rejection is not None:
         return Condition("Accepted", False, *rejection)
     return Condition("Accepted", True, Reason.ACCEPTED, "the spec can be carried out")
+
+
+def _model_ready(facts: Facts) -> Condition:
+    """A pod that serves is proof; else the first cause that has to do with the model's files."""
+    if facts.is_model_open:
+        return Condition("ModelReady", True, Reason.MODEL_READY, "the model's files are served")
+    for cause in facts.causes:
+        if cause.reason in _MODEL_REASONS:
+            return Condition("ModelReady", False, cause.reason, cause.message)
+    stopped = _first((_is_rejected, _is_scaled_to_zero), facts)
+    reason, message = stopped or (
+        Reason.MODEL_PENDING,
+        f"no pod has read the model's files yet{_waiting(facts)}",
+    )
+    return Condition("ModelReady", False, reason, message)
 
 
 def _available(facts: Facts) -> Condition:

@@ -32,6 +32,13 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL = "ImagePull"
     CONTAINER_CANNOT_START = "ContainerCannotStart"
+    SECRET_MISSING = "SecretMissing"
+    VOLUME_MOUNT = "VolumeMount"
+
+    # The model's files.
+    MODEL_READY = "ModelReady"
+    MODEL_PENDING = "ModelPending"
+    MODEL_NOT_FOUND = "ModelNotFound"
 
     # The engine ended and said why.
     MODEL_UNREADABLE = "ModelUnreadable"

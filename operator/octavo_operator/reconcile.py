@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import structlog
 
-from octavo_operator import api, children, facts, plan, scale_status, status
+from octavo_operator import api, children, facts, mount_events, plan, scale_status, status
 from octavo_operator.api import InferenceService
 from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
@@ -49,6 +49,8 @@ class Reconciler:
     metrics: Metrics
     now: Callable[[], datetime]
     autoscaler: Autoscaler
+    wake_later: Callable[[ServiceKey, float], None]
+    """Asks for another reconcile of a service after so many seconds."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Raises ApiUnavailable; try again later."""
@@ -70,6 +72,7 @@ class Reconciler:
             carried = _Carried(own, scale, "rejected", not_accepted=problem)
         else:
             carried = await self._carry_out(service, log)
+        carried = await self._with_events(key, carried)
         await self._tell(body, service, carried, log)
         return carried.outcome
 
@@ -105,6 +108,14 @@ class Reconciler:
                 if found is not None:
                     snapshot = snapshot.with_child(found)
         return snapshot
+
+    async def _with_events(self, key: ServiceKey, carried: _Carried) -> _Carried:
+        snapshot, again_s = await mount_events.looked_at(
+            self.cluster, key[0], carried.snapshot, self.now()
+        )
+        if again_s is not None:
+            self.wake_later(key, again_s)
+        return replace(carried, snapshot=snapshot)
 
     async def _tell(
         self,

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from tests.operator.cluster_operator import OperatorProcess, roles
 
+from octavo_operator.cluster import Listing
 from octavo_operator.config import EngineDefaults
 from octavo_operator.errors import ApiError
 from octavo_operator.kinds import Kind, Manifest, kind_of
@@ -31,6 +32,8 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Manifest] = {}
+        self.events: dict[str, list[Manifest]] = {}
+        """Uid of a pod -> its Events."""
         self.calls: list[str] = []
         self.failures: dict[str, ApiError] = {}
         """First word of a call and kind, as in "apply Deployment" -> error."""
@@ -44,6 +47,18 @@ class FakeCluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         self._call("get", kind)
         return self.objects.get((kind.name, namespace, name))
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Listing:
+        """Only Events are listed: those that the test has put beside a pod's uid."""
+        self._call("list", kind)
+        uid = field_selector.removeprefix("involvedObject.uid=")
+        return Listing(tuple(self.events.get(uid, ())), str(self._version))
 
     async def patch_status(
         self, kind: Kind, namespace: str, name: str, patch: Manifest

@@ -28,11 +28,27 @@ def anywhere(**spec):
 
 def test_an_image_that_is_not_there(kubectl_with_operator):
     kubectl = kubectl_with_operator
-    kubectl.apply(anywhere(**CPU, image="localhost/nobody/has:this"))
+    # The kubelet mounts before it looks for images, so the folder has to be there.
+    model = {"uri": "file:///usr"}
+    kubectl.apply(anywhere(**CPU, model=model, image="localhost/nobody/has:this"))
 
     message = told(kubectl, "ImagePull")
     pod = pods(kubectl)[0]["metadata"]["name"]
     assert message == f"pod {pod} cannot get image localhost/nobody/has:this: ErrImageNeverPull"
+
+
+@pytest.mark.parametrize(
+    ("path", "what"), [("/nobody/has/this", "directory"), ("/nobody/has/this.gguf", "file")]
+)
+def test_a_model_that_is_not_on_the_node(kubectl_with_operator, path, what):
+    kubectl = kubectl_with_operator
+    kubectl.apply(anywhere(**CPU, model={"uri": f"file://{path}"}))
+
+    message = told(kubectl, "ModelNotFound")
+    pod = pods(kubectl)[0]["metadata"]["name"]
+    assert message == f"pod {pod} finds no model on its node: {path} is not a {what}"
+    model_ready = condition(kubectl, "ModelReady")
+    assert (model_ready["status"], model_ready["message"]) == ("False", message)
 
 
 def test_more_accelerators_than_any_node_has(kubectl_with_operator):

@@ -6,15 +6,17 @@ from octavo_operator import model_source
 from octavo_operator.errors import InvalidService
 from octavo_operator.reasons import Reason
 
+FOLDER = {"hostPath": {"path": "/models/a", "type": "Directory"}}
+
 
 @pytest.mark.parametrize(
     ("uri", "volume", "mount_path", "serve_path"),
     [
-        ("file:///models/a", {"hostPath": {"path": "/models/a", "type": ""}}, "/model", "/model"),
-        ("file:///models/a/", {"hostPath": {"path": "/models/a", "type": ""}}, "/model", "/model"),
+        ("file:///models/a", FOLDER, "/model", "/model"),
+        ("file:///models/a/", FOLDER, "/model", "/model"),
         (
             "file:///models/a.gguf",
-            {"hostPath": {"path": "/models/a.gguf", "type": ""}},
+            {"hostPath": {"path": "/models/a.gguf", "type": "File"}},
             "/model/a.gguf",
             "/model/a.gguf",
         ),

@@ -6,7 +6,7 @@ import pytest
 
 from octavo_operator.cache import ObjectCache
 from octavo_operator.errors import ApiRejected, ApiUnavailable
-from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.samples import ServiceLoad
@@ -21,7 +21,7 @@ def cache():
 
 
 @pytest.fixture
-def reconciler(fake_cluster, cache, engine_defaults):
+def reconciler(fake_cluster, cache, engine_defaults, woken_later):
     metrics = Metrics()
     return Reconciler(
         fake_cluster,
@@ -30,7 +30,14 @@ def reconciler(fake_cluster, cache, engine_defaults):
         metrics,
         lambda: datetime(2026, 1, 1, tzinfo=UTC),
         Autoscaler(lambda snapshot: ServiceLoad(), metrics),
+        lambda key, delay_s: woken_later.append((key, delay_s)),
     )
+
+
+@pytest.fixture
+def woken_later():
+    """(service, seconds) of each wish to look again."""
+    return []
 
 
 @pytest.fixture
@@ -169,3 +176,41 @@ async def test_drift_is_put_back(reconciler, put, fake_cluster, cache, service_b
     assert await reconciler.reconcile(KEY) == "applied"
     assert fake_cluster.calls[0] == "apply Deployment"
     assert fake_cluster.objects["Deployment", *KEY]["spec"]["replicas"] == 1
+
+
+def without_volumes(pod_body, since):
+    conditions = [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
+        {"type": "PodReadyToStartContainers", "status": "False"},
+    ]
+    return pod_body(metadata={"uid": "pod-uid"}, phase="Pending", conditions=conditions)
+
+
+async def test_a_pod_that_waits_for_its_volumes_is_explained_by_its_events(
+    reconciler, put, cache, fake_cluster, service_body, pod_body, woken_later
+):
+    put(service_body())
+    cache.put(POD, without_volumes(pod_body, "2025-12-31T23:58:20Z"))
+    message = 'MountVolume.SetUp failed for volume "tmp" : disk is broken'
+    event = {
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        "reason": "FailedMount",
+        "message": message,
+    }
+    fake_cluster.events["pod-uid"] = [event]
+    await reconciler.reconcile(KEY)
+
+    assert condition(fake_cluster, "ModelReady")["reason"] == "VolumeMount"
+    assert message in condition(fake_cluster, "Degraded")["message"]
+    assert woken_later == [(KEY, 50.0)], "half of the time that it has waited"
+
+
+async def test_a_pod_that_has_just_come_to_its_node_costs_no_call(
+    reconciler, put, cache, fake_cluster, service_body, pod_body, woken_later
+):
+    put(service_body())
+    cache.put(POD, without_volumes(pod_body, "2025-12-31T23:59:59Z"))
+    await reconciler.reconcile(KEY)
+
+    assert "list Event" not in fake_cluster.calls
+    assert woken_later == [(KEY, 2.0)]

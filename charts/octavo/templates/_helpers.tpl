@@ -41,4 +41,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# Why a pod's volumes do not come is told by Events alone; they are listed for such a pod.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
 {{- end }}
