@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from octavo_operator.autoscale import Decision
+from octavo_operator.autoscale import Decision, ScaleReason
 from octavo_operator.conditions import timestamp
 from octavo_operator.kinds import Manifest
 from octavo_operator.samples import ServiceLoad
@@ -22,8 +22,7 @@ def parts(old: Mapping[str, Any], scale: Scale, now: datetime) -> Manifest:
     if scale.decision is not None:
         new = _decision(scale.decision, scale.load, now)
         before = old.get("autoscaling")
-        is_news = before is None or before.get("replicas") != new["replicas"]
-        told["autoscaling"] = new if is_news else _paced(before, new, now)
+        told["autoscaling"] = new if _is_news(before, new) else _paced(before, new, now)
     return told
 
 
@@ -56,6 +55,14 @@ def _decision(decision: Decision, load: ServiceLoad, now: datetime) -> Manifest:
     if decision.window is not None:
         told["lowerSince"] = timestamp(decision.window.since)
     return told
+
+
+def _is_news(old: Mapping[str, Any] | None, new: Manifest) -> bool:
+    """Another number, or that samples have begun or ceased to be missing."""
+    if old is None or old["replicas"] != new["replicas"]:
+        return True
+    reasons = {old["reason"], new["reason"]}
+    return len(reasons) == 2 and ScaleReason.SAMPLES_MISSING in reasons
 
 
 def _paced(old: Mapping[str, Any] | None, new: Manifest, now: datetime) -> Manifest:

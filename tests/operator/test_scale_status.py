@@ -81,6 +81,15 @@ def test_a_new_number_of_replicas_is_told_at_once():
     assert new["autoscaling"]["reason"] == "PendingRequests"
 
 
+def test_that_samples_are_missing_is_told_at_once():
+    blind = Decision(2, ScaleReason.SAMPLES_MISSING, "none of 2 ready replicas ...", None)
+    old = scale_status.parts({}, Scale(2, BUSY, STEADY), NOW)
+
+    new = scale_status.parts(old, Scale(2, ServiceLoad((), 2), blind), SOON)
+    assert new["autoscaling"]["reason"] == "SamplesMissing"
+    assert scale_status.parts(new, Scale(2, BUSY, STEADY), SOON)["autoscaling"]["terms"]
+
+
 def test_nothing_is_told_of_autoscaling_where_the_spec_says_the_number():
     old = scale_status.parts({}, Scale(2, BUSY, STEADY), NOW)
 
