@@ -32,21 +32,21 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`time.monotonic()` when the request reached the server."""
 
 
-class TokenLogprob(msgspec.Struct, frozen=True):
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     token_id: int
     logprob: float
     rank: int
     """1 is the most likely token of the vocabulary."""
 
 
-class PositionLogprobs(msgspec.Struct, frozen=True):
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """The chosen token's logprob and the k most likely alternatives, most likely first."""
 
     chosen: TokenLogprob
     top: list[TokenLogprob]
 
 
-class RequestDelta(msgspec.Struct, frozen=True, kw_only=True):
+class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What one step adds to one sequence; exactly one delta of a sequence finishes it."""
 
     request_id: str
@@ -86,6 +86,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     last_step_age_s: float
     """Seconds since the loop last made progress (a step begun or ended, or an idle tick)."""
     has_work: bool
+    silence_s: float = 0.0
+    """Seconds since the core's process was last heard of; it speaks several times a second even
+    when idle. 0 for a core in the server's own process."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +116,7 @@ class RequestStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """The server's only door to the core. Implementations: in process (thread), later ZeroMQ."""
+    """The server's only door to the core. Implementations: `in_process`, `process_client`."""
 
     @property
     def info(self) -> EngineInfo: ...

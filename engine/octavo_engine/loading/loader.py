@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.slots import Slot
 from octavo_engine.loading.source import TensorInfo, WeightSource
+from octavo_engine.progress import Report, silent
 
 # Buffers that old exporters saved; they follow from the config.
 DERIVED_SUFFIXES = ("rotary_emb.inv_freq", "attn.masked_bias", "attention.bias")
@@ -47,13 +48,15 @@ def check_fit(
         raise CheckpointError(f"{', '.join(files)}: this model has no place for {_sample(left)}")
 
 
-def fill(slots: Iterable[Slot], source: WeightSource) -> None:
+def fill(slots: Iterable[Slot], source: WeightSource, report: Report = silent) -> None:
     """Copies every tensor into its slot; the fit has been checked."""
     by_name = {slot.name: slot for slot in slots}
+    num_slots = len(by_name)
     for name, tensor in source.tensors():
         slot = by_name.pop(name, None)
         if slot is not None:
             slot.write(tensor)
+            report("weights", 1 - len(by_name) / num_slots)
     if by_name:
         raise CheckpointError(f"the checkpoint lacks {_sample(list(by_name))}")
 

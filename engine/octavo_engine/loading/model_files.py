@@ -26,6 +26,7 @@ from octavo_engine.loading.source import GGUFSource, SafetensorsSource, WeightSo
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import FAMILIES, build_model_config
+from octavo_engine.progress import Report, silent
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.read_config import read_scheme, refuse_unnamed_quantization
 from octavo_engine.quantization.scheme import Scheme
@@ -105,6 +106,7 @@ def load_decoder(
     groups: tuple[KVGroup, ...],
     build: Build,
     scheme: Scheme | None = None,
+    report: Report = silent,
 ) -> Decoder:
     """Checks the whole checkpoint against the model before memory is taken for a single weight.
 
@@ -121,7 +123,7 @@ def load_decoder(
         ignored |= quantized.ignored_names()
     check_fit(_slots(outline, quantized), infos, ignored)
     decoder = Decoder(config, groups, build)
-    fill(_slots(decoder, quantized), files.source)
+    fill(_slots(decoder, quantized), files.source, report)
     decoder.finish()
     return decoder
 
