@@ -82,7 +82,7 @@ def _last_seen(event: Event) -> str:
         event.get("eventTime"),
         event["metadata"].get("creationTimestamp"),
     )
-    return max(time for time in times if time)
+    return max(str(time) for time in times if time)
 
 
 def _seconds_on_node(pod: Pod, now: datetime) -> float:
