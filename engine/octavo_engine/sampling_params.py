@@ -46,6 +46,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    grammar: str | None = None
+    """What each sequence's text must follow, in the form of `structured.grammars`; the text ends
+    where the grammar does."""
     logprobs: int | None = None
     """Number of alternatives a token; 0: only the chosen token's logprob; None: none."""
     prompt_logprobs: int | None = None
@@ -59,6 +62,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         self._verify_numbers()
         self._verify_stops(vocab_size)
         self._verify_tokens(vocab_size)
+        if self.grammar is not None and (self.ignore_eos or self.min_tokens > 0):
+            name = "ignore_eos" if self.ignore_eos else "min_tokens"
+            raise RequestError(f"{name} would write on behind the end of a structured output", name)
 
     def _verify_lengths(self) -> None:
         _in_range("n", self.n, 1, MAX_N)

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.engine.limited_runner import Limited
 from tests.engine.tiny_models import FAMILY_CONFIGS, forced_tokens, prompts, save_tiny
 
-from octavo_engine.batch import Batch, KVGroup, StepHandle
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.core.engine import EngineCore
-from octavo_engine.messages import EngineInfo, EngineRequest
+from octavo_engine.messages import EngineRequest
 from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sampling_params import SamplingParams
@@ -23,24 +23,6 @@ LENGTHS = [1, 5, 16, 23, 24, 25, 40, 70]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_NEW)
 KINDS = ["llama", "mistral", "gemma2", "gpt_oss"]
 """Full attention, windows only, and both, with and without sinks."""
-
-
-class Limited:
-    """The runner with fewer pages than it has."""
-
-    def __init__(self, runner: ModelRunner, num_blocks: int, num_host_blocks: int = 0) -> None:
-        self._runner = runner
-        assert num_blocks <= runner.info.num_blocks
-        assert num_host_blocks <= runner.num_host_blocks
-        self.info: EngineInfo = msgspec.structs.replace(runner.info, num_blocks=num_blocks)
-        self.kv_groups: tuple[KVGroup, ...] = runner.kv_groups
-        self.num_host_blocks = num_host_blocks
-
-    def launch(self, batch: Batch) -> StepHandle:
-        return self._runner.launch(batch)
-
-    def close(self) -> None:
-        pass
 
 
 def run(

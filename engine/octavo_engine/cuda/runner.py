@@ -27,6 +27,7 @@ from octavo_engine.runner.prompt_logprobs import prompt_logprobs
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_engine.sampler import Sampler, SampleWork
 from octavo_engine.sampler.sampler import is_greedy
+from octavo_engine.structured.compiler import GrammarCompiler
 
 
 class CudaRunner:
@@ -45,10 +46,12 @@ class CudaRunner:
         mixed: MixedForward | None,
         has_static_decode: bool,
         device: torch.device,
+        compiler: GrammarCompiler | None = None,
     ) -> None:
         """has_static_decode: the model's decode step reads nothing back from the device and is
         the same kernels whatever the rows hold. fused: the model for decode steps of few rows.
-        mixed: captured steps with prompts in them, where they are wanted."""
+        mixed: captured steps with prompts in them, where they are wanted. compiler: for structured
+        output."""
         self._model = model
         self._info = info
         self._shapes = shapes
@@ -66,7 +69,7 @@ class CudaRunner:
             device=device,
         )
         self._mixed = mixed
-        self._sampler = Sampler(info.vocab_size, device)
+        self._sampler = Sampler(info.vocab_size, device, compiler)
         self._ring = IdRing(info.max_num_seqs, device)
         self._tail = SampleTail(model, table, buffers, self._ring)
         sizes = graph_sizes(info.max_num_seqs)
@@ -128,7 +131,7 @@ class CudaRunner:
             step_id=batch.step_id,
             started=started,
             ended=ended,
-            failed_rows=failed_rows,
+            failed_rows=failed_rows | self._sampler.take_failures(),
             prompt_logprobs=found,
             tokens=tokens,
         )

@@ -7,6 +7,7 @@ next meanwhile. Knows no scheduler and no text; ranks are several of these, fed 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,6 +28,9 @@ from octavo_engine.runner.rope_tables import RopeTables
 from octavo_engine.runner.step_results import HostCopy, LaunchedStep, RawStep
 from octavo_engine.sampler import Sampler, SampleWork
 
+if TYPE_CHECKING:
+    from octavo_engine.structured.compiler import GrammarCompiler
+
 
 class ModelRunner:
     def __init__(
@@ -39,7 +43,9 @@ class ModelRunner:
         num_host_blocks: int,
         inputs: InputsBuilder,
         device: torch.device,
+        compiler: "GrammarCompiler | None" = None,
     ) -> None:
+        """compiler: for structured output."""
         self._model = model
         self._info = info
         self._kv_groups = kv_groups
@@ -55,7 +61,7 @@ class ModelRunner:
             block_size=info.block_size,
             device=device,
         )
-        self._sampler = Sampler(info.vocab_size, device)
+        self._sampler = Sampler(info.vocab_size, device, compiler)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-runner")
 
     @property
@@ -131,6 +137,7 @@ class ModelRunner:
             result,
             rows=[item.row for item in work],
             num_alternatives=[item.info.params.logprobs for item in work],
+            failed_rows=result.failed_rows | self._sampler.take_failures(),
             sampled=HostCopy.start(sampled, self._device),
         )
 

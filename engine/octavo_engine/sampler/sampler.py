@@ -5,6 +5,7 @@ logits, parameters, seed and position: not on the batch, not on an earlier draw.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,8 +13,12 @@ import octavo_kernels
 from octavo_engine.runner.logprobs import TopLogprobs, top_logprobs
 from octavo_engine.runner.request_table import RowInfo, RowTable
 from octavo_engine.sampler.adjustments import Adjustments, prepare
+from octavo_engine.sampler.structured import GrammarWork, StructuredRows, forbid
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors
+
+if TYPE_CHECKING:
+    from octavo_engine.structured.compiler import GrammarCompiler
 
 
 @dataclass(frozen=True)
@@ -36,40 +41,86 @@ class SampledRow:
 
 
 class Sampler:
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        compiler: "GrammarCompiler | None" = None,
+    ) -> None:
+        """compiler: for structured output; without it such a row is refused."""
         self._vocab_size = vocab_size
         self._device = device
         self._adjustments: dict[int, Adjustments] = {}
+        self._structured = StructuredRows(compiler)
 
     def admit(self, row: int, params: SamplingParams) -> bool:
         """Whether the row's logits are adjusted before it samples.
 
-        Raises ValueError for an id outside the vocabulary; the row then samples unadjusted.
+        Raises ValueError for an id outside the vocabulary and for a grammar that does not compile;
+        the row then samples unadjusted.
         """
         self.release(row)
+        is_structured = self._structured.admit(row, params)
         adjustments = prepare(params, self._vocab_size, self._device)
         if adjustments is not None:
             self._adjustments[row] = adjustments
-        return adjustments is not None
+        return is_structured or adjustments is not None
 
     def release(self, row: int) -> None:
         self._adjustments.pop(row, None)
+        self._structured.release(row)
+
+    def take_failures(self) -> dict[int, str]:
+        """Rows that could not sample as asked since the last call, with the reason."""
+        return self._structured.take_failures()
 
     def sample(self, logits: torch.Tensor, work: list[SampleWork], table: RowTable) -> SampledRow:
         """logits[S, vocab_size] float32, changed in place; work[S]."""
         wants_logprobs = any(item.info.params.logprobs is not None for item in work)
-        is_adjusted = any(item.row in self._adjustments for item in work)
-        raw = logits.clone() if wants_logprobs and is_adjusted else logits
+        structured = [idx for idx, item in enumerate(work) if item.row in self._structured]
+        is_adjusted = bool(structured) or any(item.row in self._adjustments for item in work)
+        raw = logits.clone() if (wants_logprobs or structured) and is_adjusted else logits
         for idx, item in enumerate(work):
             adjustments = self._adjustments.get(item.row)
             if adjustments is not None:
                 history = table.token_ids[item.row, : item.position]
                 adjustments.apply(logits[idx], history, item.info.num_prompt_tokens)
+        if structured:
+            self._follow_grammars(logits, raw, structured, work, table)
         token_ids = octavo_kernels.sample(logits, self._tensors(work))
         if not wants_logprobs:
             return SampledRow(token_ids, None)
         params = [item.info.params for item in work]
         return SampledRow(token_ids, self._logprobs(raw, logits, params, token_ids))
+
+    def _follow_grammars(
+        self,
+        logits: torch.Tensor,
+        raw: torch.Tensor,
+        structured: list[int],
+        work: list[SampleWork],
+        table: RowTable,
+    ) -> None:
+        grammar_work = self._grammar_work(structured, work, table)
+        allowed = self._structured.allowed(grammar_work, logits.shape[1])
+        bound = logits[structured]
+        forbid(bound, allowed, raw[structured])
+        logits[structured] = bound
+
+    def _grammar_work(
+        self, structured: list[int], work: list[SampleWork], table: RowTable
+    ) -> list[GrammarWork]:
+        """Reads the tokens that the matchers have not seen; on a GPU this waits for the step that
+        sampled them."""
+        spans = []
+        for idx in structured:
+            item = work[idx]
+            start = item.info.num_prompt_tokens + self._structured.num_consumed(item.row)
+            spans.append((item.row, range(start, item.position)))
+        rows = [row for row, span in spans for _ in span]
+        positions = [position for _, span in spans for position in span]
+        tokens = iter(table.token_ids[rows, positions].tolist() if rows else [])
+        return [GrammarWork(row, [next(tokens) for _ in span]) for row, span in spans]
 
     def _tensors(self, work: list[SampleWork]) -> SamplingTensors:
         params = [item.info.params for item in work]
