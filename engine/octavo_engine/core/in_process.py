@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -27,7 +28,11 @@ from octavo_engine.messages import (
     EngineRequest,
     EngineStats,
 )
+from octavo_engine.progress import Report, silent
 from octavo_engine.scheduling.admission import verify_request
+
+if TYPE_CHECKING:
+    from octavo_engine.structured.compiler import GrammarCompiler
 
 log = structlog.get_logger(__name__)
 
@@ -65,11 +70,18 @@ class _Close:
 _Command = _Submit | _Abort | _Finish | _Close
 
 
-def build_engine(config: EngineConfig) -> "InProcessEngine":
-    """Loads the model and starts the engine. Raises ConfigError or CheckpointError."""
+def build_engine(
+    config: EngineConfig,
+    compiler: "GrammarCompiler | None" = None,
+    report: Report = silent,
+) -> "InProcessEngine":
+    """Loads the model and starts the engine. Raises ConfigError or CheckpointError.
+
+    compiler: for structured output, when the caller has one to share.
+    """
     from octavo_engine.runner.build import build_runner
 
-    runner = build_runner(config)
+    runner = build_runner(config, compiler, report)
     # What loading has left is there for good: the collector need not walk it during a step.
     gc.collect()
     gc.freeze()

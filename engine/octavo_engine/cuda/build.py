@@ -20,10 +20,12 @@ from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, original_context_len
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
+from octavo_engine.progress import Report, silent
 from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_engine.runner.sizing import MAX_NUM_SEQS, Sizes, choose_sizes
 from octavo_engine.scheduling.limits import GPU_BATCHED_TOKENS
+from octavo_engine.structured.compiler import GrammarCompiler
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +41,8 @@ class LoadedModel:
     groups: tuple[KVGroup, ...]
     shape: PageShape
     context_len: int
+    compiler: GrammarCompiler | None = None
+    """For structured output."""
 
 
 def build_cuda_runner(
@@ -47,6 +51,7 @@ def build_cuda_runner(
     device: torch.device,
     *,
     captures_prompt_steps: bool = False,
+    report: Report = silent,
 ) -> CudaRunner:
     """captures_prompt_steps: also steps with prompts in them, up to 2,048 tokens, run as graphs;
     off until that is proven with Hopper's prefill kernel in bfloat16.
@@ -54,6 +59,7 @@ def build_cuda_runner(
     Raises ConfigError when the memory does not hold what the settings ask for.
     """
     started_s = perf_counter()
+    report("memory", 0.0)
     weights_bytes = torch.cuda.memory_allocated(device)
     parts = RunnerParts(config, loaded, device, captures_prompt_steps=captures_prompt_steps)
     budget = measure_budget(
@@ -74,6 +80,7 @@ def build_cuda_runner(
         device=device,
     )
     runner = parts.runner(sizes)
+    report("graphs", 0.0)
     capture_all(runner, device)
     torch.cuda.synchronize(device)
     log.info(
@@ -182,6 +189,7 @@ class RunnerParts:
             mixed=self._mixed(cache, shapes),
             has_static_decode=self.has_static_decode,
             device=self._device,
+            compiler=loaded.compiler,
         )
 
 

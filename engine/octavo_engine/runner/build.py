@@ -14,6 +14,7 @@ from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_mod
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len
 from octavo_engine.models.protocol import Model
+from octavo_engine.progress import Report, silent
 from octavo_engine.quantization.choose import choose_scheme
 from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.rope import extended_context_len
@@ -27,6 +28,8 @@ from octavo_engine.runner.sizing import (
     choose_dtype,
     choose_sizes,
 )
+from octavo_engine.structured.compiler import GrammarCompiler
+from octavo_engine.text.tokenizer import load_tokenizer
 
 log = structlog.get_logger(__name__)
 
@@ -44,17 +47,22 @@ class EagerModel:
     shape: PageShape
 
 
-def build_runner(config: EngineConfig) -> Runner:
+def build_runner(
+    config: EngineConfig, compiler: GrammarCompiler | None = None, report: Report = silent
+) -> Runner:
     """Loads the model and takes the memory for its pages.
 
+    compiler: the one for structured output that the caller shares; else the runner has its own.
     Raises ConfigError for settings that cannot work, CheckpointError for a broken model.
     """
     _refuse_unsupported(config)
+    compiler = compiler or GrammarCompiler(lambda: load_tokenizer(config.model.path))
     device = choose_device(config.model.device)
     files = open_model(config.model.path)
     scheme = choose_scheme(config.model.quantization, files.scheme, is_gguf=files.is_gguf)
     if not files.is_in_table:
-        return _eager_runner(config, _load_fallback(config, files, scheme, device), device)
+        fallback = _load_fallback(config, files, scheme, device)
+        return _eager_runner(config, fallback, compiler, device)
     model_config = files.model_config()
     # A GGUF file is already rounded far below bfloat16: computing in float32 would gain nothing.
     checkpoint_dtype = "bfloat16" if files.is_gguf else model_config.checkpoint_dtype
@@ -62,7 +70,7 @@ def build_runner(config: EngineConfig) -> Runner:
     context_len = model_context_len(model_config)
     _log_quantization(scheme, dtype, device)
     groups = _kv_groups(model_config, config.model.max_model_len or context_len)
-    model = load_decoder(files, model_config, groups, Build(device, dtype), scheme)
+    model = load_decoder(files, model_config, groups, Build(device, dtype), scheme, report)
     shape = PageShape(
         num_kv_heads=model_config.num_kv_heads,
         block_size=config.cache.block_size,
@@ -73,9 +81,15 @@ def build_runner(config: EngineConfig) -> Runner:
         from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
 
         loaded = LoadedModel(
-            model=model, config=model_config, groups=groups, shape=shape, context_len=context_len
+            model=model,
+            config=model_config,
+            groups=groups,
+            shape=shape,
+            context_len=context_len,
+            compiler=compiler,
         )
-        return build_cuda_runner(config, loaded, device)
+        return build_cuda_runner(config, loaded, device, report=report)
+    report("memory", 0.0)
     eager = EagerModel(
         model=model,
         vocab_size=model_config.vocab_size,
@@ -85,7 +99,7 @@ def build_runner(config: EngineConfig) -> Runner:
         groups=groups,
         shape=shape,
     )
-    return _eager_runner(config, eager, device)
+    return _eager_runner(config, eager, compiler, device)
 
 
 def _load_fallback(
@@ -121,7 +135,9 @@ def _load_fallback(
     )
 
 
-def _eager_runner(config: EngineConfig, eager: EagerModel, device: torch.device) -> ModelRunner:
+def _eager_runner(
+    config: EngineConfig, eager: EagerModel, compiler: GrammarCompiler, device: torch.device
+) -> ModelRunner:
     sizes = choose_sizes(
         config,
         model_context_len=eager.context_len,
@@ -161,6 +177,7 @@ def _eager_runner(config: EngineConfig, eager: EagerModel, device: torch.device)
             device=device,
         ),
         device=device,
+        compiler=compiler,
     )
 
 
