@@ -58,6 +58,24 @@ class Cluster:
             body=patch,
         )
 
+    async def patch(
+        self, kind: Kind, namespace: str, name: str, patch: Manifest
+    ) -> Manifest | None:
+        """A merge patch; None when there is no such object."""
+        try:
+            return await self._call(
+                "PATCH",
+                kind,
+                kind.path(namespace, name),
+                query={"fieldManager": FIELD_MANAGER},
+                content_type="application/merge-patch+json",
+                body=patch,
+            )
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """None when there is no such object."""
         try:

@@ -13,6 +13,7 @@ from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ApiUnavailable
+from octavo_operator.events import EventWriter
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Outcome, Reconciler
 from octavo_operator.resync import Resync
@@ -53,6 +54,7 @@ class Controller:
             lambda: datetime.now(UTC),
             self._autoscaler,
             self._queue.wake_later,
+            EventWriter(cluster, metrics, lambda: datetime.now(UTC)),
         )
         self.resync = Resync(
             cluster,

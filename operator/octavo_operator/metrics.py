@@ -60,6 +60,12 @@ class Metrics:
             ["condition", "status"],
             registry=self.registry,
         )
+        self.events = Counter(
+            "octavo_operator_events",
+            "Kubernetes Events about services, by outcome (written, repeated, dropped, failed).",
+            ["type", "outcome"],
+            registry=self.registry,
+        )
         self.sample_reads = Counter(
             "octavo_operator_sample_reads",
             "Readings of a pod's metrics, by outcome (read, failed).",

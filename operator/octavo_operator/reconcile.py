@@ -12,12 +12,22 @@ from typing import Any, Literal
 
 import structlog
 
-from octavo_operator import api, children, facts, mount_events, plan, scale_status, status
+from octavo_operator import (
+    api,
+    children,
+    facts,
+    mount_events,
+    plan,
+    scale_status,
+    status,
+    transitions,
+)
 from octavo_operator.api import InferenceService
 from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import EngineDefaults
 from octavo_operator.errors import ApiRejected, InvalidService
+from octavo_operator.events import EventWriter
 from octavo_operator.facts import Problem
 from octavo_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Manifest, kind_of
 from octavo_operator.metrics import Metrics
@@ -51,12 +61,14 @@ class Reconciler:
     autoscaler: Autoscaler
     wake_later: Callable[[ServiceKey, float], None]
     """Asks for another reconcile of a service after so many seconds."""
+    events: EventWriter
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Raises ApiUnavailable; try again later."""
         body = self.cache.service(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self.autoscaler.forget(key)
+            self.events.forget(key)
             return "gone"  # the garbage collector removes the children by their owner
         log = structlog.get_logger().bind(
             service=f"{key[0]}/{key[1]}", generation=body["metadata"]["generation"]
@@ -152,6 +164,9 @@ class Reconciler:
         self.cache.put(INFERENCE_SERVICE, written)
         ready = next(c for c in new["conditions"] if c["type"] == "Ready")
         log.info("status", ready=ready["status"], reason=ready["reason"], message=ready["message"])
+        # After the status: were it before, each retry of the write would tell it again.
+        moved = transitions.transitions(old.get("conditions", ()), new["conditions"])
+        await self.events.tell(body, moved)
 
 
 def _fixed_replicas(body: Mapping[str, Any]) -> int:

@@ -69,6 +69,17 @@ class FakeCluster:
         status = {field: value for field, value in status.items() if value is not None}
         return self._store(kind, {**found, "status": status})
 
+    async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
+        self._call("create", kind)
+        return self._store(kind, manifest)
+
+    async def patch(
+        self, kind: Kind, namespace: str, name: str, patch: Manifest
+    ) -> Manifest | None:
+        self._call("patch", kind)
+        found = self.objects.get((kind.name, namespace, name))
+        return None if found is None else self._store(kind, {**found, **patch})
+
     def put(self, manifest: Manifest) -> Manifest:
         return self._store(kind_of(manifest), manifest)
 

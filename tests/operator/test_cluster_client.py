@@ -154,3 +154,9 @@ async def test_calls_are_counted(cluster, metrics, answer, code):
 
     labels = {"verb": "GET", "resource": "services", "code": code}
     assert metrics.registry.get_sample_value("octavo_operator_api_calls_total", labels) == 1
+
+
+async def test_a_patch_of_what_has_gone_is_none(cluster):
+    cluster.server.answer = failure(404)
+
+    assert await cluster.patch(POD, "team", "a", {"count": 2}) is None

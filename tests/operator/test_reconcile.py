@@ -6,6 +6,7 @@ import pytest
 
 from octavo_operator.cache import ObjectCache
 from octavo_operator.errors import ApiRejected, ApiUnavailable
+from octavo_operator.events import EventWriter
 from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Reconciler
@@ -23,14 +24,19 @@ def cache():
 @pytest.fixture
 def reconciler(fake_cluster, cache, engine_defaults, woken_later):
     metrics = Metrics()
+
+    def now():
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
     return Reconciler(
         fake_cluster,
         cache,
         engine_defaults,
         metrics,
-        lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        now,
         Autoscaler(lambda snapshot: ServiceLoad(), metrics),
         lambda key, delay_s: woken_later.append((key, delay_s)),
+        EventWriter(fake_cluster, metrics, now),
     )
 
 
@@ -53,6 +59,10 @@ def condition(cluster, condition_type):
     return next(c for c in status["conditions"] if c["type"] == condition_type)
 
 
+def calls_of_weight(cluster):
+    return [call for call in cluster.calls if call != "create Event"]
+
+
 async def test_a_new_service_gets_its_children_and_a_status(
     reconciler, put, fake_cluster, service_body
 ):
@@ -64,6 +74,7 @@ async def test_a_new_service_gets_its_children_and_a_status(
         "ServiceAccount",
         "Service",
         "Deployment",
+        "Event",
     }
     assert condition(fake_cluster, "Accepted")["status"] == "True"
     assert condition(fake_cluster, "Ready")["reason"] == "RollingOut"
@@ -101,7 +112,7 @@ async def test_a_spec_that_cannot_be_carried_out_is_told(
     accepted = condition(fake_cluster, "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "InvalidModelUri")
     assert "'hf://org/name'" in accepted["message"]
-    assert fake_cluster.calls == ["status InferenceService"]
+    assert calls_of_weight(fake_cluster) == ["status InferenceService"]
 
 
 async def test_an_object_of_somebody_else_is_told_and_not_touched(
@@ -162,7 +173,7 @@ async def test_children_of_a_predecessor_are_waited_for(
 
     assert await reconciler.reconcile(KEY) == "waiting"
     assert condition(fake_cluster, "Ready")["reason"] == "PredecessorTerminating"
-    assert fake_cluster.calls == ["status InferenceService"]
+    assert calls_of_weight(fake_cluster) == ["status InferenceService"]
 
 
 async def test_drift_is_put_back(reconciler, put, fake_cluster, cache, service_body):
@@ -214,3 +225,24 @@ async def test_a_pod_that_has_just_come_to_its_node_costs_no_call(
 
     assert "list Event" not in fake_cluster.calls
     assert woken_later == [(KEY, 2.0)]
+
+
+async def test_transitions_are_told_by_events_after_the_status(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body({"model": {"uri": "hf://org/name"}}))
+
+    await reconciler.reconcile(KEY)
+
+    assert fake_cluster.calls == ["status InferenceService", "create Event"]
+
+
+async def test_a_status_that_was_not_written_is_told_by_no_event(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body())
+    fake_cluster.failures["status InferenceService"] = ApiUnavailable("PATCH", 500, "no")
+
+    with pytest.raises(ApiUnavailable):
+        await reconciler.reconcile(KEY)
+    assert "create Event" not in fake_cluster.calls

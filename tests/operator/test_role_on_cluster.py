@@ -2,8 +2,13 @@
 
 import pytest
 from tests.operator.cluster_operator import (
+    answer,
+    has_reason,
     make_ready,
+    pods,
     roles,
+    set_status,
+    wait_for_pods,
 )
 
 from octavo_operator.kinds import WATCHED_KINDS
@@ -15,10 +20,13 @@ def test_the_role_is_what_is_used_and_no_more(operator, kubectl, api_server):
     make_ready(kubectl)
     kubectl("delete", "service", "chat")
     kubectl.wait_until("back", lambda: kubectl.tried("get", "service", "chat").returncode == 0)
+    flap(kubectl)
+    let_a_pod_wait_for_its_volumes(kubectl)
 
-    renewal = (("code", "200"), ("resource", "leases"), ("verb", "PUT"))
     calls = "octavo_operator_api_calls_total"
-    kubectl.wait_until("the Lease renewed", lambda: renewal in operator.samples(calls))
+    for resource, verb in (("leases", "PUT"), ("events", "LIST"), ("events", "PATCH")):
+        call = (("code", "200"), ("resource", resource), ("verb", verb))
+        kubectl.wait_until(str(call), lambda call=call: call in operator.samples(calls))
 
     used = {(kind.plural, "watch") for kind in WATCHED_KINDS}
     for labels in operator.samples(calls):
@@ -37,6 +45,26 @@ def test_the_role_is_what_is_used_and_no_more(operator, kubectl, api_server):
         for verb in rule["verbs"]
     }
     assert used == granted
+
+
+def flap(kubectl):
+    """Says again by an Event what was said shortly before."""
+    (pod,) = pods(kubectl)
+    answer(kubectl, pod, is_ready=False)
+    kubectl.wait_until("lost", has_reason(kubectl, "MinimumReplicasUnavailable"))
+    answer(kubectl, pod)
+    kubectl.wait_until("back", has_reason(kubectl, "AllReplicasReady"))
+
+
+def let_a_pod_wait_for_its_volumes(kubectl):
+    kubectl("scale", "osvc/chat", "--replicas=2")
+    for pod in wait_for_pods(kubectl, 2):
+        if not any(c["type"] == "Ready" for c in pod["status"]["conditions"]):
+            conditions = [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "PodReadyToStartContainers", "status": "False"},
+            ]
+            set_status(kubectl, pod, {"conditions": conditions})
 
 
 VERBS = {

@@ -95,3 +95,26 @@ def test_a_quota_is_told(operator, kubectl):
 
     kubectl.wait_until("quota", has_reason(kubectl, "QuotaExceeded"))
     assert "exceeded quota: none" in condition(kubectl)["message"]
+
+
+def test_a_trouble_and_its_end_are_told_by_events(operator, kubectl):
+    make_ready(kubectl, replicas=1)
+    (pod,) = pods(kubectl)
+    ended = {"terminated": {**CRASHED, "reason": "OOMKilled"}}
+    container = {"name": "engine", "image": "x", "imageID": "", "restartCount": 1, "ready": False}
+    set_status(kubectl, pod, {"containerStatuses": [{**container, "state": ended}]})
+    answer(kubectl, pod, is_ready=False)
+    kubectl.wait_until("OOMKilled", has_reason(kubectl, "OOMKilled"))
+    answer(kubectl, pod)
+    kubectl.wait_until("well again", has_reason(kubectl, "AllReplicasReady"))
+
+    def told():
+        events = kubectl.get("events", "--field-selector=involvedObject.name=chat")["items"]
+        ours = [each for each in events if each["involvedObject"]["kind"] == "InferenceService"]
+        return sorted((each["reason"], each["type"], each["message"]) for each in ours)
+
+    kubectl.wait_until("told", lambda: "AllReplicasReady" in [reason for reason, *_ in told()])
+    ((_, kind, message),) = [each for each in told() if each[0] == "OOMKilled"]
+    assert kind == "Warning"
+    assert message.startswith(f"pod {name_of(pod)} was killed for memory")
+    assert "OOMKilled" in kubectl("describe", "osvc", "chat").partition("Events:")[2]

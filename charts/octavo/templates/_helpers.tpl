@@ -41,8 +41,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# Why a pod's volumes do not come is told by Events alone; they are listed for such a pod.
+# Why a pod's volumes do not come is told by Events alone; they are listed for such a pod. Transitions of services are told by Events.
 - apiGroups: [""]
   resources: [events]
-  verbs: [list]
+  verbs: [list, create, patch]
 {{- end }}
