@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from octavo_operator import model_source
+from octavo_operator import merge, model_source
 from octavo_operator.errors import InvalidService
 from octavo_operator.reasons import Reason
 
@@ -61,6 +61,8 @@ class EngineSpec(_Part):
 
 class AcceleratorSpec(_Part):
     resource_name: str = "nvidia.com/gpu"
+    product: str | None = None
+    product_label: str = "nvidia.com/gpu.product"
 
 
 class ResourcesSpec(_Part):
@@ -78,6 +80,32 @@ class Toleration(_Part):
     toleration_seconds: int | None = None
 
 
+class AffinitySpec(_Part):
+    """As in a pod; the API server knows what is in the parts."""
+
+    node_affinity: dict[str, Any] = {}
+    pod_affinity: dict[str, Any] = {}
+    pod_anti_affinity: dict[str, Any] = {}
+
+
+class PodMetadata(_Part):
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class PodTemplateSpec(_Part):
+    """Laid over the pod that the operator makes."""
+
+    metadata: PodMetadata = PodMetadata()
+    spec: dict[str, Any] = {}
+
+    @field_validator("spec")
+    @classmethod
+    def _items_have_keys(cls, spec: dict[str, Any]) -> dict[str, Any]:
+        merge.overlay({}, spec)
+        return spec
+
+
 class ScalingTargets(_Part):
     pending_requests_per_replica: int = 4
     kv_cache_use_percent: int = 80
@@ -91,7 +119,23 @@ class AutoscalingSpec(_Part):
 
 
 class RolloutSpec(_Part):
+    strategy: Literal["auto", "surge", "recreate"] = "auto"
+    max_surge: int | None = None
     drain_seconds: int = 300
+
+
+class SecretKeyRef(_Part):
+    name: str
+    key: str = "api-keys"
+
+
+class AuthSpec(_Part):
+    api_keys_secret_ref: SecretKeyRef
+
+
+class NetworkSpec(_Part):
+    isolated: bool = True
+    allowed_namespaces: tuple[str, ...] = ()
 
 
 class Spec(_Part):
@@ -102,9 +146,14 @@ class Spec(_Part):
     resources: ResourcesSpec = ResourcesSpec()
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()
+    affinity: AffinitySpec = AffinitySpec()
+    priority_class_name: str | None = None
+    pod_template: PodTemplateSpec = PodTemplateSpec()
     replicas: int = 1
     autoscaling: AutoscalingSpec | None = None
     rollout: RolloutSpec = RolloutSpec()
+    auth: AuthSpec | None = None
+    network: NetworkSpec = NetworkSpec()
 
 
 @dataclass(frozen=True)

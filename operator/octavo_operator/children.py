@@ -1,4 +1,4 @@
-"""What should exist for an InferenceService: ServiceAccount, Service, Deployment. Pure.
+"""What should exist for an InferenceService, in manifests. Pure.
 
 Manifests hold exactly the fields that the operator owns, so that foreign fields stay untouched by
 server-side apply.
@@ -7,18 +7,16 @@ server-side apply.
 import hashlib
 import json
 
+from octavo_operator import policies
 from octavo_operator.api import InferenceService
+from octavo_operator.child import child, labels, selector
 from octavo_operator.config import EngineDefaults
 from octavo_operator.kinds import (
     APPLIED_ANNOTATION,
     DEPLOYMENT,
-    FIELD_MANAGER,
-    INFERENCE_SERVICE,
-    MANAGED_BY_LABEL,
     SERVICE,
     SERVICE_ACCOUNT,
     SERVICE_LABEL,
-    Kind,
     Manifest,
 )
 from octavo_operator.pod_template import START_SECONDS, pod_template
@@ -28,7 +26,7 @@ _SCHEDULE_AND_PULL_SECONDS = 900
 
 
 def wanted(
-    service: InferenceService, replicas: int, defaults: EngineDefaults
+    service: InferenceService, replicas: int, defaults: EngineDefaults, operator_namespace: str
 ) -> tuple[Manifest, ...]:
     """The manifests in the order in which they are applied, each with its digest."""
     return tuple(
@@ -36,6 +34,8 @@ def wanted(
         for manifest in (
             _service_account(service),
             _service(service),
+            policies.disruption_budget(service),
+            policies.network_policy(service, operator_namespace),
             _deployment(service, replicas, defaults),
         )
     )
@@ -50,45 +50,14 @@ def url(namespace: str, name: str) -> str:
     return f"http://{name}.{namespace}.svc/v1"
 
 
-def _labels(service: InferenceService) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "octavo-engine",
-        "app.kubernetes.io/instance": service.name,
-        MANAGED_BY_LABEL: FIELD_MANAGER,
-        SERVICE_LABEL: service.name,
-    }
-
-
-def _manifest(service: InferenceService, kind: Kind) -> Manifest:
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.name,
-        "metadata": {
-            "name": service.name,
-            "namespace": service.namespace,
-            "labels": _labels(service),
-            "ownerReferences": [
-                {
-                    "apiVersion": INFERENCE_SERVICE.api_version,
-                    "kind": INFERENCE_SERVICE.name,
-                    "name": service.name,
-                    "uid": service.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-        },
-    }
-
-
 def _service_account(service: InferenceService) -> Manifest:
     # The engine never talks to the API server.
-    return {**_manifest(service, SERVICE_ACCOUNT), "automountServiceAccountToken": False}
+    return {**child(service, SERVICE_ACCOUNT), "automountServiceAccountToken": False}
 
 
 def _service(service: InferenceService) -> Manifest:
     return {
-        **_manifest(service, SERVICE),
+        **child(service, SERVICE),
         "spec": {
             "type": "ClusterIP",
             "selector": {SERVICE_LABEL: service.name},
@@ -101,19 +70,24 @@ def _service(service: InferenceService) -> Manifest:
 
 def _deployment(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:
     return {
-        **_manifest(service, DEPLOYMENT),
+        **child(service, DEPLOYMENT),
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": {SERVICE_LABEL: service.name}},
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
-            },
+            "selector": selector(service),
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _steps(service)},
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": START_SECONDS + _SCHEDULE_AND_PULL_SECONDS,
-            "template": pod_template(service, _labels(service), defaults),
+            "template": pod_template(service, labels(service), defaults),
         },
     }
+
+
+def _steps(service: InferenceService) -> Manifest:
+    rollout = service.spec.rollout
+    if rollout.strategy == "recreate":
+        # One by one: taking all at once, as the Deployment's own Recreate does, would cut more.
+        return {"maxUnavailable": 1, "maxSurge": 0}
+    return {"maxUnavailable": 0, "maxSurge": rollout.max_surge or 1}
 
 
 def _with_digest(manifest: Manifest) -> Manifest:

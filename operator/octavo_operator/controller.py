@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import kopf
 import structlog
 
-from octavo_operator import handlers
+from octavo_operator import connection, handlers
 from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
@@ -55,6 +55,7 @@ class Controller:
             self._autoscaler,
             self._queue.wake_later,
             EventWriter(cluster, metrics, lambda: datetime.now(UTC)),
+            connection.own_namespace(),
         )
         self.resync = Resync(
             cluster,

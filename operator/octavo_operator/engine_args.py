@@ -6,6 +6,8 @@ Knows the option names of the engine's command line and nothing else of the engi
 from octavo_operator.api import InferenceService
 
 ENGINE_PORT = 8000
+API_KEYS_FOLDER = "/etc/octavo/api-keys"
+API_KEYS_FILE = "keys"
 TERMINATION_LOG = "/dev/termination-log"
 
 _OPTIONS = (
@@ -41,6 +43,8 @@ def serve_args(service: InferenceService, device_with_accelerator: str) -> list[
         if value is not None:
             args.append(f"{option}={value}")
     args.append("--prefix-caching" if engine.prefix_caching else "--no-prefix-caching")
+    if service.spec.auth is not None:
+        args.append(f"--api-key-file={API_KEYS_FOLDER}/{API_KEYS_FILE}")
     args += [
         f"--drain-seconds={service.spec.rollout.drain_seconds}",
         # In two words: so the engine finds it even when it cannot make sense of the others.

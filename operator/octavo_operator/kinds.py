@@ -45,11 +45,13 @@ INFERENCE_SERVICE = Kind(f"{GROUP}/{VERSION}", "InferenceService", "inferenceser
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 SERVICE = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
+POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD = Kind("v1", "Pod", "pods")
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
-CHILD_KINDS = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
+CHILD_KINDS = (SERVICE_ACCOUNT, SERVICE, POD_DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT)
 """What the operator applies for a service, in that order."""
 WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, POD)
 

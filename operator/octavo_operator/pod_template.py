@@ -8,6 +8,7 @@ from octavo_operator.api import InferenceService
 from octavo_operator.config import EngineDefaults
 from octavo_operator.engine_args import ENGINE_PORT, TERMINATION_LOG, serve_args
 from octavo_operator.kinds import Manifest
+from octavo_operator.pod_volumes import mounts, volumes
 
 CONTAINER_NAME = "engine"
 UNROUTE_SECONDS = 5
@@ -29,7 +30,8 @@ def pod_template(
         },
         "spec": _pod_spec(service, defaults),
     }
-    return merge.overlay(base, defaults.pod_overlay)
+    own = service.spec.pod_template.model_dump(exclude_defaults=True)
+    return merge.overlay(merge.overlay(base, defaults.pod_overlay), own)
 
 
 def _pod_spec(service: InferenceService, defaults: EngineDefaults) -> Manifest:
@@ -49,16 +51,28 @@ def _pod_spec(service: InferenceService, defaults: EngineDefaults) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(service, defaults)],
-        "volumes": _volumes(service),
+        "volumes": volumes(service),
+        **_placement(service),
     }
-    if spec.node_selector:
-        pod["nodeSelector"] = dict(spec.node_selector)
-    if spec.tolerations:
-        pod["tolerations"] = [
+    return pod
+
+
+def _placement(service: InferenceService) -> Manifest:
+    """Only what is asked for, so that a field that is not ours stays untouched."""
+    spec = service.spec
+    node_selector = dict(spec.node_selector)
+    if spec.accelerator.product is not None:
+        node_selector[spec.accelerator.product_label] = spec.accelerator.product
+    placement: Manifest = {
+        "nodeSelector": node_selector,
+        "tolerations": [
             toleration.model_dump(by_alias=True, exclude_none=True)
             for toleration in spec.tolerations
-        ]
-    return pod
+        ],
+        "affinity": spec.affinity.model_dump(by_alias=True, exclude_defaults=True),
+        "priorityClassName": spec.priority_class_name,
+    }
+    return {field: value for field, value in placement.items() if value}
 
 
 def _container(service: InferenceService, defaults: EngineDefaults) -> Manifest:
@@ -71,7 +85,7 @@ def _container(service: InferenceService, defaults: EngineDefaults) -> Manifest:
         "env": _env(service),
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": _resources(service),
-        "volumeMounts": _mounts(service),
+        "volumeMounts": mounts(service),
         **_probes(),
         "lifecycle": {"preStop": {"sleep": {"seconds": UNROUTE_SECONDS}}},
         "terminationMessagePath": TERMINATION_LOG,
@@ -132,21 +146,3 @@ def _resources(service: InferenceService) -> Manifest:
     if limits:
         resources["limits"] = limits
     return resources
-
-
-def _volumes(service: InferenceService) -> list[Manifest]:
-    volumes: list[Manifest] = [service.model_source.volume, {"name": "tmp", "emptyDir": {}}]
-    if service.accelerator_count > 1:
-        # Ranks talk through shared memory; a container's own /dev/shm holds only 64 MiB.
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    return volumes
-
-
-def _mounts(service: InferenceService) -> list[Manifest]:
-    mounts: list[Manifest] = [
-        service.model_source.mount,
-        {"name": "tmp", "mountPath": "/tmp"},
-    ]
-    if service.accelerator_count > 1:
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    return mounts

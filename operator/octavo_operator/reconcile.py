@@ -62,6 +62,7 @@ class Reconciler:
     wake_later: Callable[[ServiceKey, float], None]
     """Asks for another reconcile of a service after so many seconds."""
     events: EventWriter
+    operator_namespace: str
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Raises ApiUnavailable; try again later."""
@@ -91,7 +92,8 @@ class Reconciler:
     async def _carry_out(self, service: InferenceService, log: Log) -> _Carried:
         snapshot = await self._observe(service)
         scale = self.autoscaler.scale(service, snapshot, self.now())
-        wanted = children.wanted(service, scale.replicas, self.defaults)
+        namespace = self.operator_namespace
+        wanted = children.wanted(service, scale.replicas, self.defaults, namespace)
         todo = plan.diff(wanted, snapshot, service.uid)
         own = replace(snapshot, children=_own(snapshot, service.uid))
         if todo.foreign:

@@ -43,6 +43,7 @@ ALL_FIELDS = {
     "targetItlMs": 30,
 }
 """Each with a value that is not the engine's default; read back below."""
+AUTH = {"apiKeysSecretRef": {"name": "keys"}}
 
 
 def parsed(serve: Any, args: list[str]) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def test_further_arguments_cannot_set_what_a_field_sets(serve, request):
     reserved = set(rule.partition("^--(")[2].partition(")")[0].split("|"))
 
     given: set[str] = {"no-prefix-caching"}
-    args = engine_args.serve_args(service({"engine": ALL_FIELDS}), "cuda")
+    args = engine_args.serve_args(service({"engine": ALL_FIELDS, "auth": AUTH}), "cuda")
     given |= {arg[2:].partition("=")[0] for arg in args if arg.startswith("--")}
     known = {
         name.lstrip("-")

@@ -18,11 +18,16 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def wanted(body, defaults):
     service = api.parse(body)
-    return children.wanted(service, service.spec.replicas, defaults)
+    return children.wanted(service, service.spec.replicas, defaults, "octavo-system")
+
+
+def of_kind(kind, body, defaults):
+    (found,) = [manifest for manifest in wanted(body, defaults) if manifest["kind"] == kind]
+    return found
 
 
 def deployment(body, defaults):
-    return wanted(body, defaults)[2]
+    return of_kind("Deployment", body, defaults)
 
 
 def pod(body, defaults):
@@ -67,10 +72,21 @@ def test_the_digest_changes_with_any_field(service_body, engine_defaults):
     assert digest(service_body()) != digest(service_body({"replicas": 2}))
 
 
-def test_a_rollout_never_takes_a_replica_before_the_next_answers(service_body, engine_defaults):
-    strategy = deployment(service_body(), engine_defaults)["spec"]["strategy"]
+@pytest.mark.parametrize(
+    ("rollout", "steps"),
+    [
+        ({}, {"maxUnavailable": 0, "maxSurge": 1}),
+        ({"maxSurge": 3}, {"maxUnavailable": 0, "maxSurge": 3}),
+        ({"strategy": "surge"}, {"maxUnavailable": 0, "maxSurge": 1}),
+        ({"strategy": "recreate"}, {"maxUnavailable": 1, "maxSurge": 0}),
+    ],
+)
+def test_a_rollout_takes_a_replica_early_only_where_asked(
+    service_body, engine_defaults, rollout, steps
+):
+    strategy = deployment(service_body({"rollout": rollout}), engine_defaults)["spec"]["strategy"]
 
-    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": steps}
 
 
 def test_the_grace_period_holds_the_drain(service_body, engine_defaults):
@@ -149,7 +165,8 @@ def test_the_overlay_of_the_installation_lies_over_every_pod(service_body):
 
 
 def test_the_service_and_the_deployment_select_the_pods(service_body, engine_defaults):
-    _, service, deployed = wanted(service_body(), engine_defaults)
+    service = of_kind("Service", service_body(), engine_defaults)
+    deployed = deployment(service_body(), engine_defaults)
     labels = deployed["spec"]["template"]["metadata"]["labels"]
 
     assert service["spec"]["selector"].items() <= labels.items()

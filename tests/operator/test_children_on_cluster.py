@@ -42,7 +42,10 @@ def test_drift_is_put_back(operator, kubectl, patch, path, wanted):
     )
 
 
-@pytest.mark.parametrize("kind", ["deployment", "service", "serviceaccount"])
+@pytest.mark.parametrize(
+    "kind",
+    ["deployment", "service", "serviceaccount", "poddisruptionbudget", "networkpolicy"],
+)
 def test_a_removed_child_comes_back(operator, kubectl, kind):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
@@ -102,7 +105,10 @@ def test_deleting_needs_no_operator(operator, kubectl):
 
 
 def remains(kubectl):
-    kinds = "osvc,deployments,replicasets,services,pods,serviceaccounts"
+    kinds = (
+        "osvc,deployments,replicasets,services,pods,serviceaccounts,"
+        "poddisruptionbudgets,networkpolicies,persistentvolumeclaims"
+    )
     items = kubectl.get(kinds)["items"]
     left = [
         item

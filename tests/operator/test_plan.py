@@ -10,7 +10,7 @@ from octavo_operator.snapshot import Snapshot
 
 @pytest.fixture
 def manifests(service_body, engine_defaults):
-    return children.wanted(api.parse(service_body()), 1, engine_defaults)
+    return children.wanted(api.parse(service_body()), 1, engine_defaults, "octavo-system")
 
 
 def observed(manifests):
@@ -32,6 +32,8 @@ def test_what_is_absent_is_applied(manifests):
     assert [(item.manifest["kind"], item.cause) for item in todo.items] == [
         ("ServiceAccount", "missing"),
         ("Service", "missing"),
+        ("PodDisruptionBudget", "missing"),
+        ("NetworkPolicy", "missing"),
         ("Deployment", "missing"),
     ]
 
@@ -49,7 +51,7 @@ def test_foreign_fields_are_left_alone(manifests):
 
 
 def test_a_new_wish_is_applied(manifests, service_body, engine_defaults):
-    wish = children.wanted(api.parse(service_body()), 5, engine_defaults)
+    wish = children.wanted(api.parse(service_body()), 5, engine_defaults, "octavo-system")
 
     (item,) = plan.diff(wish, observed(manifests), "uid-1").items
     assert (item.manifest["kind"], item.cause) == ("Deployment", "changed")

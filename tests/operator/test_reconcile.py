@@ -37,6 +37,7 @@ def reconciler(fake_cluster, cache, engine_defaults, woken_later):
         Autoscaler(lambda snapshot: ServiceLoad(), metrics),
         lambda key, delay_s: woken_later.append((key, delay_s)),
         EventWriter(fake_cluster, metrics, now),
+        "octavo-system",
     )
 
 
@@ -73,6 +74,8 @@ async def test_a_new_service_gets_its_children_and_a_status(
         "InferenceService",
         "ServiceAccount",
         "Service",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
         "Deployment",
         "Event",
     }

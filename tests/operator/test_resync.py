@@ -8,7 +8,7 @@ from octavo_operator import resync
 from octavo_operator.cache import ObjectCache
 from octavo_operator.cluster import Listing
 from octavo_operator.errors import ApiUnavailable
-from octavo_operator.kinds import INFERENCE_SERVICE, MANAGED_SELECTOR
+from octavo_operator.kinds import INFERENCE_SERVICE, MANAGED_SELECTOR, WATCHED_KINDS
 from octavo_operator.metrics import Metrics
 from octavo_operator.resync import Resync
 
@@ -58,7 +58,7 @@ async def test_children_are_listed_by_label_and_services_all(make, listings):
 
     assert ("InferenceService", "a", "") in listings.listed
     assert ("Pod", "b", MANAGED_SELECTOR) in listings.listed
-    assert len(listings.listed) == 10
+    assert len(listings.listed) == 2 * len(WATCHED_KINDS)
 
 
 async def test_the_first_listing_waits_for_the_api_server(make, listings, woken, monkeypatch):

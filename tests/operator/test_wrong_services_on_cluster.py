@@ -163,6 +163,57 @@ WRONG_SPECS = {
     ),
     "negative replicas": ({"replicas": -1}, "replicas must be between 0 and 512"),
     "too many replicas": ({"replicas": 513}, "replicas must be between 0 and 512"),
+    "auth without a Secret": ({"auth": {}}, "spec.auth.apiKeysSecretRef: Required value"),
+    "auth by a wrong name": (
+        {"auth": {"apiKeysSecretRef": {"name": "A_B"}}},
+        "name must be the name of a Secret of this namespace",
+    ),
+    "auth by a wrong entry": (
+        {"auth": {"apiKeysSecretRef": {"name": "a", "key": "a/b"}}},
+        "key must be the name of an entry of a Secret",
+    ),
+    "open and yet closed": (
+        {"network": {"isolated": False, "allowedNamespaces": ["a"]}},
+        "allowedNamespaces has no meaning where isolated is false",
+    ),
+    "no namespace": (
+        {"network": {"allowedNamespaces": ["a", "*"]}},
+        "allowedNamespaces must each be the name of a namespace",
+    ),
+    "surge without surge": (
+        {"rollout": {"strategy": "recreate", "maxSurge": 1}},
+        "maxSurge has no meaning where strategy is recreate",
+    ),
+    "no surge": ({"rollout": {"maxSurge": 0}}, "maxSurge must be between 1 and 512"),
+    "rollout strategy": ({"rollout": {"strategy": "x"}}, 'supported values: "auto", "surge"'),
+    "product on the CPU": (
+        {"accelerator": {"resourceName": "none", "product": "H200"}},
+        "accelerator.product has no meaning where accelerator.resourceName is none",
+    ),
+    "product": (
+        {"accelerator": {"product": "NVIDIA H200"}},
+        "product must be the value of a node's label, such as NVIDIA-H200",
+    ),
+    "product label": (
+        {"accelerator": {"product": "H200", "productLabel": "a b"}},
+        "productLabel must be the name of a label, such as nvidia.com/gpu.product",
+    ),
+    "product twice": (
+        {"accelerator": {"product": "a"}, "nodeSelector": {"nvidia.com/gpu.product": "b"}},
+        "nodeSelector must not hold accelerator.productLabel where accelerator.product is set",
+    ),
+    "priority class": (
+        {"priorityClassName": "High!"},
+        "priorityClassName must be the name of a PriorityClass",
+    ),
+    "a label of ours": (
+        {"podTemplate": {"metadata": {"labels": {"serving.octavo.dev/service": "x"}}}},
+        "labels must not begin with serving.octavo.dev/ or app.kubernetes.io/",
+    ),
+    "unknown part of affinity": (
+        {"affinity": {"gpuAffinity": {}}},
+        'unknown field "spec.affinity.gpuAffinity"',
+    ),
     "drain": ({"rollout": {"drainSeconds": -5}}, "drainSeconds must be between 0 and 86400"),
 }
 WRONG_NAMES = {

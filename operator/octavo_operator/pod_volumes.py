@@ -1,0 +1,32 @@
+"""The volumes of a replica's pod, and where its container mounts each. Pure."""
+
+from octavo_operator.api import InferenceService
+from octavo_operator.engine_args import API_KEYS_FILE, API_KEYS_FOLDER
+from octavo_operator.kinds import Manifest
+
+_API_KEYS = "api-keys"
+
+
+def volumes(service: InferenceService) -> list[Manifest]:
+    found: list[Manifest] = [service.model_source.volume, {"name": "tmp", "emptyDir": {}}]
+    if service.accelerator_count > 1:
+        # Ranks talk through shared memory; a container's own /dev/shm holds only 64 MiB.
+        found.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    if service.spec.auth is not None:
+        reference = service.spec.auth.api_keys_secret_ref
+        items = [{"key": reference.key, "path": API_KEYS_FILE}]
+        found.append({"name": _API_KEYS, "secret": {"secretName": reference.name, "items": items}})
+    return found
+
+
+def mounts(service: InferenceService) -> list[Manifest]:
+    found: list[Manifest] = [
+        service.model_source.mount,
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if service.accelerator_count > 1:
+        found.append({"name": "shm", "mountPath": "/dev/shm"})
+    if service.spec.auth is not None:
+        # The whole volume: a subPath would never see a changed Secret.
+        found.append({"name": _API_KEYS, "mountPath": API_KEYS_FOLDER, "readOnly": True})
+    return found
