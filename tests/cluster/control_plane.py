@@ -1,12 +1,15 @@
-"""The command lines of etcd and the three components of the control plane. Pure: starts nothing."""
+"""The command lines of etcd and the three components of the control plane. Starts nothing."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.pki import Identity, Pki
 from tests.cluster.supervisor import Daemon
+
+AUDIT_LOG = "audit.log"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,28 @@ class ControlPlane:
             Identity("controller-manager", "system:kube-controller-manager", "octavo"),
             Identity("scheduler", "system:kube-scheduler", "octavo"),
         ]
+
+    @property
+    def audit_log(self) -> Path:
+        """A line of JSON for each call that a ServiceAccount of the cluster's users made."""
+        return self.data / AUDIT_LOG
+
+    @property
+    def _audit_policy(self) -> Path:
+        return self.data / "audit-policy.json"
+
+    def write_config(self) -> None:
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": [
+                {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+                {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+                {"level": "None"},
+            ],
+        }
+        self._audit_policy.write_text(json.dumps(policy, indent=1))
 
     def daemons(self) -> list[Daemon]:
         etcd, api = f"127.0.0.1:{self.etcd_port}", f"{self.address}:{self.api_port}"
@@ -82,7 +107,10 @@ class ControlPlane:
             f"--secure-port={self.api_port}",
             *reach,
             "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",
+            # The second is on in some distributions: who sets blockOwnerDeletion needs a right.
+            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
+            f"--audit-policy-file={self._audit_policy}",
+            f"--audit-log-path={self.audit_log}",
             f"--client-ca-file={pki.ca}",
             f"--tls-cert-file={pki.certificate('apiserver')}",
             f"--tls-private-key-file={pki.key('apiserver')}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import programs
+from tests.cluster.control_plane import AUDIT_LOG
 from tests.cluster.errors import ClusterError
 from tests.cluster.local import LocalProvider
 from tests.cluster.programs import Say
@@ -37,6 +38,7 @@ class GivenProvider:
             helm=found["helm"],
             num_nodes=len(nodes),
             reaches_services=self.local is not None,
+            audit_log=self.local.folder.path / AUDIT_LOG if self.local else None,
         )
 
     def down(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import api, cgroups, node_setup
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.errors import ClusterError, CommandFailed
 from tests.cluster.kubeconfig import write_kubeconfig
 from tests.cluster.network import Network, free_slot, inside_network, namespace_of
@@ -86,6 +86,7 @@ class LocalProvider:
             helm=binaries["helm"],
             num_nodes=self.num_nodes,
             reaches_services=self.num_nodes > 0,
+            audit_log=self.folder.path / AUDIT_LOG,
         )
 
     # ---- deciding ----
@@ -130,6 +131,7 @@ class LocalProvider:
         plane = self._control_plane(record, binaries)
         nodes = [self._node(record, node_idx, plane) for node_idx in range(self.num_nodes)]
         self._write_credentials(plane, nodes)
+        plane.write_config()
         for group in record.cgroups:
             cgroups.make(group)
         for folder, spec in self._specs(record, plane, nodes):

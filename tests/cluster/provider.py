@@ -13,7 +13,7 @@ class ClusterInfo:
 
     `kubectl` and `helm` fit the API server's version. `num_nodes` is how many nodes run pods: 0
     means a control plane alone. `reaches_services`: whether this machine reaches pod and Service
-    addresses.
+    addresses. `audit_log`: the API server's, of calls by ServiceAccounts, where there is one.
     """
 
     name: str
@@ -24,6 +24,7 @@ class ClusterInfo:
     num_nodes: int
     reaches_services: bool
     node_prefix: str = ""
+    audit_log: Path | None = None
 
 
 class Provider(Protocol):
