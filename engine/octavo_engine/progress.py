@@ -1,4 +1,4 @@
-"""How a start tells how far it is: stages in their order, each with the share of it that is done."""
+"""How a start tells how far it is: stages in their order, each with its share that is done."""
 
 from collections.abc import Callable
 from typing import Literal, get_args

@@ -17,6 +17,8 @@ STOP_LIMIT_S = 60
 
 
 class ServerProcess:
+    """`octavo serve` and what a test asks of it."""
+
     def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
@@ -28,6 +30,15 @@ class ServerProcess:
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
+
+    def core_pid(self) -> int:
+        """Of the core's process."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        threads = children.parent.parent.iterdir()
+        pids = [pid for thread in threads for pid in (thread / "children").read_text().split()]
+        cores = [p for p in pids if b"core_process" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        assert len(cores) == 1, f"one core process expected, found {cores}"
+        return int(cores[0])
 
     def exit_code(self) -> int:
         return self.process.wait(STOP_LIMIT_S)

@@ -20,7 +20,7 @@ async def test_ready_only_once_the_engine_is_loaded() -> None:
 
 async def test_startup_tells_its_stage_until_the_engine_is_loaded() -> None:
     state = make_state(None)
-    state.startup_stage = "tokenizer"
+    state.startup.report("tokenizer", 0.0, 0.0)
     async with client_of(state) as client:
         response = await client.http.get("/startupz")
     assert response.status_code == 503

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +13,7 @@ from octavo_engine.cli.serve_options import (
     BodyOption,
     CertOption,
     ClientCaOption,
+    CoreProcessOption,
     DrainOption,
     GraceOption,
     HostOption,
@@ -26,11 +27,14 @@ from octavo_engine.cli.serve_options import (
     TerminationOption,
 )
 from octavo_engine.cli.termination import explain, write_termination_log
-from octavo_engine.config import EngineConfig
+from octavo_engine.config import Device, EngineConfig
+from octavo_engine.logs import LogFormat, configure_logs
+from octavo_engine.progress import Report, Stage
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.tls import TlsSettings
 
 if TYPE_CHECKING:
+    from octavo_engine.messages import EngineClient
     from octavo_engine.server.state import Loaded, ServerState
 
 KEYS_VARIABLE = "OCTAVO_API_KEYS"
@@ -50,6 +54,7 @@ def serve(
     max_body_mib: BodyOption = _DEFAULTS.max_body_mib,
     drain_seconds: DrainOption = _DEFAULTS.drain_s,
     drain_grace_seconds: GraceOption = _DEFAULTS.drain_grace_s,
+    core_process: CoreProcessOption = None,
     stall_limit_seconds: StallOption = _DEFAULTS.stall_limit_s,
     keep_alive_seconds: KeepAliveOption = _DEFAULTS.stream_keep_alive_s,
     termination_log: TerminationOption = None,
@@ -68,10 +73,12 @@ def serve(
         max_body_mib=max_body_mib,
         drain_s=drain_seconds,
         drain_grace_s=drain_grace_seconds,
+        core_process=core_process,
+        log_format=chosen_log_format(log_format),
         stall_limit_s=stall_limit_seconds,
         stream_keep_alive_s=keep_alive_seconds,
     )
-    start_logs(log_format)
+    start_logs(settings.log_format)
     _exit_now(_run_server(config, settings, termination_log))
 
 
@@ -90,10 +97,12 @@ def default_model_name(path: str) -> str:
     return Path(path).absolute().name.removesuffix(".gguf")
 
 
-def start_logs(log_format: Literal["json", "console"] | None) -> None:
-    from octavo_engine.logs import configure_logs
+def start_logs(log_format: LogFormat | None) -> None:
+    configure_logs(chosen_log_format(log_format))
 
-    configure_logs(log_format or ("console" if sys.stderr.isatty() else "json"))
+
+def chosen_log_format(asked: LogFormat | None) -> LogFormat:
+    return asked or ("console" if sys.stderr.isatty() else "json")
 
 
 def _run_server(
@@ -117,20 +126,36 @@ def _run_server(
 
 
 def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
-    """Tokenizer and engine, each stage timed. Runs on the loading thread."""
-    from octavo_engine.core.in_process import build_engine
+    """Tokenizer and engine. Runs on the loading thread."""
     from octavo_engine.server.state import Loaded
     from octavo_engine.text.tokenizer import load_tokenizer
 
-    began_s = time.monotonic()
-    state.startup_stage = "tokenizer"
+    def report(stage: Stage, share: float) -> None:
+        state.startup.report(stage, share, time.monotonic())
+
+    report("tokenizer", 0.0)
     tokenizer = load_tokenizer(config.model.path)
-    tokenizer_done_s = time.monotonic()
-    state.metrics.observe_startup("tokenizer", tokenizer_done_s - began_s)
-    state.startup_stage = "engine"
-    engine = build_engine(config)
-    state.metrics.observe_startup("engine", time.monotonic() - tokenizer_done_s)
-    return Loaded(engine, tokenizer)
+    report("weights", 0.0)
+    return Loaded(_start_engine(config, state.settings, report), tokenizer)
+
+
+def _start_engine(config: EngineConfig, settings: ServerSettings, report: Report) -> "EngineClient":
+    if is_core_apart(settings.core_process, config.model.device):
+        from octavo_engine.core.process_client import start_process_engine
+
+        return start_process_engine(config, settings.log_format, report)
+    from octavo_engine.core.in_process import build_engine
+
+    return build_engine(config, report=report)
+
+
+def is_core_apart(asked: bool | None, device: Device) -> bool:
+    """Whether the core gets a process of its own: by default on a GPU, which it must keep busy."""
+    if asked is not None:
+        return asked
+    from octavo_engine.server.gpu import has_gpu
+
+    return device == "cuda" or (device == "auto" and has_gpu())
 
 
 def _exit_now(code: int) -> None:

@@ -65,6 +65,15 @@ GraceOption = Annotated[
         rich_help_panel=LIFE,
     ),
 ]
+CoreProcessOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--core-process/--no-core-process",
+        help="Run the engine's core in a process of its own; default: on a GPU.",
+        rich_help_panel=LIFE,
+        show_default=False,
+    ),
+]
 StallOption = Annotated[
     float,
     typer.Option(

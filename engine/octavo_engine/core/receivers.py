@@ -56,6 +56,14 @@ class Receivers:
         return self._death
 
     @property
+    def num_live(self) -> int:
+        return len(self._claims)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    @property
     def live_ids(self) -> list[str]:
         with self._lock:
             return list(self._claims)

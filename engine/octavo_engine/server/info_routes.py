@@ -27,9 +27,10 @@ def info_router(state: ServerState) -> APIRouter:
     @router.get("/startupz")
     async def startupz() -> Response:
         if state.loaded is None:
-            content = {"status": "unavailable", "stage": state.startup_stage}
+            stage, percent = state.startup.stage or "starting", state.startup.percent
+            content = {"status": "unavailable", "stage": stage, "percent": percent}
             return json_response(content, 503)
-        return json_response({"status": "ok", "stage": "loaded"})
+        return json_response({"status": "ok", "stage": "loaded", "percent": 100})
 
     @router.get("/version")
     async def version() -> Response:
@@ -60,6 +61,8 @@ def liveness_problem(state: ServerState) -> str | None:
     if state.loaded.engine.death is not None:
         return state.loaded.engine.death
     stats = state.loaded.engine.stats()
+    if stats.silence_s > state.settings.stall_limit_s:
+        return f"the engine's process has said nothing for {stats.silence_s:.0f} s"
     if stats.has_work and stats.last_step_age_s > state.settings.stall_limit_s:
         return f"work waits and no step was made for {stats.last_step_age_s:.0f} s"
     return None

@@ -80,6 +80,9 @@ async def _load_and_wait(
     state.metrics.tell_room(state.loaded.engine.info.max_num_seqs)
     state.phase = Phase.READY
     load_s = time.monotonic() - began_s
+    state.startup.finish(time.monotonic())
+    for stage, seconds in state.startup.stage_seconds.items():
+        state.metrics.observe_startup(stage, seconds)
     state.metrics.observe_startup("total", load_s)
     log.info("ready", model=state.settings.model_name, port=state.settings.port, seconds=load_s)
     await _until_stopped_or_dead(state, told_to_stop)

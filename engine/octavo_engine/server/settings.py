@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from octavo_engine.logs import LogFormat
 from octavo_engine.server.tls import TlsSettings
 
 
@@ -12,6 +13,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     served_model_names: tuple[str, ...]
     """Names that requests may use for the model; the first is the one in answers and metrics."""
+    core_process: bool | None = None
+    """Whether the core runs in a process of its own; None: on a GPU."""
+    log_format: LogFormat = "json"
     drain_s: float = 300.0
     """Seconds that running requests get after the signal to stop."""
     drain_grace_s: float = 2.0

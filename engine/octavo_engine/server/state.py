@@ -14,6 +14,7 @@ from octavo_engine.server.api_keys import ApiKeys
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.metrics import ServerMetrics
 from octavo_engine.server.settings import ServerSettings
+from octavo_engine.server.startup import StartupProgress
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -44,8 +45,7 @@ class ServerState:
         self.keys = ApiKeys(settings.api_keys, settings.api_key_file)
         self.phase = Phase.LOADING
         self.loaded: Loaded | None = None
-        self.startup_stage = "starting"
-        """What the loading thread is at, for people who wait."""
+        self.startup = StartupProgress()
         self.metrics = ServerMetrics(settings.model_name, self.engine_stats)
         self._num_in_flight = 0
         self._idle = asyncio.Event()
