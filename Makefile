@@ -103,8 +103,8 @@ constraints: setup ## Pin what is installed now into constraints.txt
 	$(BIN)/uv pip freeze --exclude-editable > constraints.txt
 
 .PHONY: images
-images: setup ## Build the operator's image by buildah and print its name
-	@$(BIN)/python -m tests.cluster images
+images: setup ## Build the operator's and the engine's image: REGISTRY=... IMAGE_ARGS="--push" (docker or buildah)
+	@$(BIN)/python -m images.build $(if $(REGISTRY),--registry $(REGISTRY)) $(IMAGE_ARGS)
 
 .PHONY: bench-cpu
 bench-cpu: setup ## Output tokens per second on this CPU as ratios to transformers, in one run

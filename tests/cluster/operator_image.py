@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import shutil
-import sys
+import subprocess
 import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
 
-from tests.cluster.errors import ClusterError
+from images import context
+from tests.cluster.errors import ClusterError, CommandFailed
 from tests.cluster.node_setup import on_overlay
 from tests.cluster.programs import Say
 from tests.cluster.run import run
@@ -26,11 +25,7 @@ from tests.cluster.state import REPOSITORY, cache_home, locked
 
 OPERATOR_IMAGE = "localhost/octavo-operator:test"
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-pip")
-_DOCKERFILE = REPOSITORY / "images" / "operator.Dockerfile"
-_PYPROJECT = REPOSITORY / "pyproject.toml"
-_CONSTRAINTS = REPOSITORY / "constraints.txt"
-# Old enough for every wheel on PyPI, new enough for every Debian and Ubuntu with Python 3.11.
-_GLIBC_MINORS = range(17, 36)
+_DOCKERFILE = context.dockerfile(context.Extra.operator)
 
 
 def operator_archive(say: Say) -> Path:
@@ -40,32 +35,35 @@ def operator_archive(say: Say) -> Path:
         target = images / f"operator-{_key()}.tar"
         if not target.exists():
             base, python_version = _base(images, say)
-            wheels = _wheels(python_version, say)
-            say("building the operator's image")
             with tempfile.TemporaryDirectory(dir=images) as scratch:
-                context = Path(scratch)
-                shutil.copytree(wheels, context / "wheels", copy_function=_link)
-                _build_own_wheel(context / "octavo")
-                _buildah_bud(base, context)
+                _write_context(Path(scratch), python_version, say)
+                say("building the operator's image")
+                _buildah_bud(base, Path(scratch))
             _write_archive(target)
     return target
+
+
+def _write_context(folder: Path, python_version: str, say: Say) -> None:
+    try:
+        wheels = context.wheels(
+            context.Extra.operator, python_version, cache_home() / "wheels", say
+        )
+        context.write_context(folder, wheels)
+    except subprocess.CalledProcessError as error:
+        raise CommandFailed(str(error)) from None  # what failed has told why on the terminal
 
 
 def _key() -> str:
     """A digest of all that goes into the image."""
     digest = hashlib.sha256(json.dumps([_os_release()["VERSION_CODENAME"], BASE_PACKAGES]).encode())
-    project = tomllib.loads(_PYPROJECT.read_text())
+    project = tomllib.loads(context.PYPROJECT.read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     sources = [path for package in packages for path in (REPOSITORY / package).rglob("*")]
     own = [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
-    for path in sorted([*own, _PYPROJECT, _CONSTRAINTS, _DOCKERFILE]):
+    for path in sorted([*own, context.PYPROJECT, context.CONSTRAINTS, _DOCKERFILE]):
         digest.update(f"{path.relative_to(REPOSITORY)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)
 
 
 def _buildah(*words: str | Path) -> str:
@@ -90,10 +88,10 @@ def _base(images: Path, say: Say) -> tuple[str, str]:
         _debootstrap(suite, root, say)
     if reference not in _known_images():
         with tempfile.TemporaryDirectory(dir=images) as scratch:
-            context = Path(scratch)
-            (context / "base.tar").hardlink_to(root)
-            (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
-            _buildah("bud", "--isolation", "chroot", "--tag", reference, context)
+            folder = Path(scratch)
+            (folder / "base.tar").hardlink_to(root)
+            (folder / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
+            _buildah("bud", "--isolation", "chroot", "--tag", reference, folder)
     return reference, _python_version(root)
 
 
@@ -134,50 +132,16 @@ def _python_version(root: Path) -> str:
     return version
 
 
-# ---- the wheels ----
-
-
-def _wheels(python_version: str, say: Say) -> Path:
-    """A folder with a wheel of everything that octavo[operator] needs."""
-    project = tomllib.loads(_PYPROJECT.read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["operator"]]
-    key_parts = [python_version, *wanted, _CONSTRAINTS.read_text()]
-    key = hashlib.sha256("\n".join(key_parts).encode()).hexdigest()[:12]
-    target = cache_home() / "wheels" / f"operator-{python_version}-{key}"
-    if not target.exists():
-        say("fetching the wheels of octavo[operator] (once)")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            done = Path(scratch) / "wheels"
-            _pip_download(done, python_version, wanted)
-            done.replace(target)
-    return target
-
-
-def _pip_download(target: Path, python_version: str, wanted: list[str]) -> None:
-    machine = platform.machine()
-    tags = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
-    platforms = [f"--platform={tag}" for tag in (*tags, f"manylinux2014_{machine}")]
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    chosen = ["--only-binary=:all:", f"--python-version={python_version}", *platforms]
-    run([*pip, *chosen, "--constraint", _CONSTRAINTS, "--dest", target, *wanted])
-
-
-def _build_own_wheel(target: Path) -> None:
-    uv = Path(sys.prefix) / "bin" / "uv"
-    run([uv, "build", "--quiet", "--wheel", "--out-dir", target, REPOSITORY])
-
-
 # ---- the image ----
 
 
-def _buildah_bud(base: str, context: Path) -> None:
+def _buildah_bud(base: str, folder: Path) -> None:
     """Builds the image and forgets the one before, whose layers would pile up."""
     before = _known_images().get(OPERATOR_IMAGE)
     _buildah(
         *("bud", "--isolation", "chroot", "--layers", "--pull-never"),
         *("--build-arg", f"BASE_IMAGE={base}", "--tag", OPERATOR_IMAGE),
-        *("--file", _DOCKERFILE, context),
+        *("--file", _DOCKERFILE, folder),
     )
     if before is not None and before != _known_images()[OPERATOR_IMAGE]:
         _buildah("rmi", before)
