@@ -94,17 +94,36 @@ def kv_write(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     slots: torch.Tensor,
+    *,
+    cache_rows: torch.Tensor | None = None,
 ) -> None:
     """Writes k, v[T, Hkv, D] into caches[num_blocks, Hkv, block_size, D] at slots[T] int64.
 
     slot = block id * block_size + offset in the block; a negative slot is skipped. The others
-    differ from each other.
+    differ from each other. cache_rows: `plan_kv_write` of the slots.
     """
     if k.is_cpu:
-        from octavo_kernels.reference.kv_write import kv_write as run
-    else:
-        from octavo_kernels.gpu.kv_write import kv_write as run
+        from octavo_kernels.reference.kv_write import kv_write as write
+
+        write(k, v, k_cache, v_cache, slots, cache_rows)
+        return
+    from octavo_kernels.gpu.kv_write import kv_write as run
+
     run(k, v, k_cache, v_cache, slots)
+
+
+def plan_kv_write(
+    slots: torch.Tensor, *, num_kv_heads: int, block_size: int
+) -> torch.Tensor | None:
+    """What all layers of a KV group need of slots[T], none of them negative, to write on a CPU.
+
+    Optional: without it `kv_write` does the same in each layer. None on a GPU.
+    """
+    if not slots.is_cpu:
+        return None
+    from octavo_kernels.reference.kv_write import rows_of_slots
+
+    return rows_of_slots(slots, num_kv_heads=num_kv_heads, block_size=block_size)
 
 
 def rope_kv_write(
@@ -121,6 +140,7 @@ def rope_kv_write(
     interleaved: bool = False,
     qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
     eps: float = 0.0,
+    cache_rows: torch.Tensor | None = None,
 ) -> None:
     """`apply_rope` on q (in place) and k, then `kv_write` of the rotated k and of v, in one pass.
 
@@ -135,7 +155,7 @@ def rope_kv_write(
             q.copy_(rms_norm(q, qk_norm[0], eps))
             k = rms_norm(k, qk_norm[1], eps)
         rotate(q, k, cos, sin, positions, interleaved=interleaved)
-        write(k, v, k_cache, v_cache, slots)
+        write(k, v, k_cache, v_cache, slots, cache_rows)
         return
     from octavo_kernels.gpu.rope import rope_kv_write as run
 

@@ -96,7 +96,9 @@ class Attention:
         group = context.groups[self._group_idx]
         q, k, v = self._heads(qkv)
         if self._rope_idx is None:
-            octavo_kernels.kv_write(k, v, cache.k, cache.v, group.slots)
+            octavo_kernels.kv_write(
+                k, v, cache.k, cache.v, group.slots, cache_rows=group.cache_rows
+            )
         else:
             rope = context.ropes[self._rope_idx]
             octavo_kernels.rope_kv_write(
@@ -112,6 +114,7 @@ class Attention:
                 interleaved=config.is_rope_interleaved,
                 qk_norm=self._fused_norm_weights,
                 eps=config.norm_eps,
+                cache_rows=group.cache_rows,
             )
         out = octavo_kernels.paged_attention(
             q,

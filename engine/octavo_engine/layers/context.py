@@ -23,6 +23,8 @@ class GroupStep:
     attention: AttentionMetadata
     slots: torch.Tensor
     """[T] int64: where each token's key and value go."""
+    cache_rows: torch.Tensor | None = None
+    """`octavo_kernels.plan_kv_write` of the slots, where the device makes use of it."""
 
 
 @dataclass(frozen=True)

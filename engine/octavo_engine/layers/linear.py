@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.rounding import InputRounding
@@ -80,7 +81,7 @@ class DenseLinear:
         self.weight = build.empty(num_rows, in_features)
         self.bias = build.empty(num_rows) if has_bias else None
         self._round = build.input_rounding([part.name for part in parts])
-        self._packed: torch.Tensor | None = None
+        self._packed: PackedMatrix | None = None
 
     def slots(self) -> Iterator[Slot]:
         if self._round is not None:
@@ -101,40 +102,26 @@ class DenseLinear:
         return self._round is None and self._packed is None
 
     def finish(self) -> None:
-        self._packed = pack_for_cpu(self.weight)
+        self._packed = pack_for_cpu(self.weight, self.bias)
         if self._packed is not None:
             self.weight = self.weight.new_empty(0)
+
+    def finish_halves(self) -> tuple[PackedMatrix, PackedMatrix] | None:
+        """Instead of `finish`: the upper and the lower half of the rows as products of their own,
+        which leaves this layer empty. None where that gains nothing, and nothing has changed."""
+        if self._round is not None:
+            return None
+        biases = (None, None) if self.bias is None else self.bias.chunk(2)
+        weights = self.weight.chunk(2)
+        halves = [pack_for_cpu(w, bias) for w, bias in zip(weights, biases, strict=True)]
+        if halves[0] is None or halves[1] is None:
+            return None
+        self.weight = self.weight.new_empty(0)
+        return halves[0], halves[1]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._round is not None:
             x = self._round(x)
         if self._packed is not None:
-            return multiply_packed(x, self._packed, self.bias)
+            return self._packed(x)
         return functional.linear(x, self.weight, self.bias)
-
-
-# oneDNN picks its layout of a packed weight for a number of rows; 16 measured best from 1 to 1024.
-PACKED_ROWS = 16
-
-
-def pack_for_cpu(weight: torch.Tensor) -> torch.Tensor | None:
-    """A [N, K] 16-bit weight in oneDNN's own layout; None where that gains nothing.
-
-    functional.linear reorders a 16-bit weight at every call: half of the time of a decode step of
-    16 rows (measured on AVX512 and AMX). The ops are those that torch's compiler emits.
-    """
-    if not weight.is_cpu or weight.dtype not in (torch.bfloat16, torch.float16):
-        return None
-    if not torch.backends.mkldnn.is_available():
-        return None
-    if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
-        return None
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
-    return packed
-
-
-def multiply_packed(
-    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return product

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 import octavo_kernels
-from octavo_engine.layers.linear import Build, Part, make_linear
+from octavo_engine.layers.linear import Build, DenseLinear, Part, make_linear
+from octavo_engine.layers.packed import PackedMatrix
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import Activation, ModelConfig
 
@@ -27,16 +28,24 @@ class GatedMLP:
         self.down = make_linear(
             [Part(f"{name}.down_proj", config.hidden_size)], size, has_bias=bias, build=build
         )
+        self._activation = config.activation
         self._activate = GATED[config.activation]
+        self._halves: tuple[PackedMatrix, PackedMatrix] | None = None
 
     def slots(self) -> Iterator[Slot]:
         yield from self.gate_up.slots()
         yield from self.down.slots()
 
     def finish(self) -> None:
-        self.gate_up.finish()
+        if isinstance(self.gate_up, DenseLinear):
+            self._halves = self.gate_up.finish_halves()
+        if self._halves is None:
+            self.gate_up.finish()
         self.down.finish()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x[T, hidden_size] -> [T, hidden_size]."""
-        return self.down(self._activate(self.gate_up(x)))
+        if self._halves is None:
+            return self.down(self._activate(self.gate_up(x)))
+        gate, up = self._halves
+        return self.down(up.times(x, gate.activated(x, self._activation)))

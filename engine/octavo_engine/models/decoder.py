@@ -11,10 +11,11 @@ from torch.nn import functional
 from octavo_engine.batch import KVGroup
 from octavo_engine.layers.attention import Attention
 from octavo_engine.layers.context import LayerCache, StepContext
-from octavo_engine.layers.linear import Build, Part, make_linear, multiply_packed, pack_for_cpu
+from octavo_engine.layers.linear import Build, Part, make_linear
 from octavo_engine.layers.mlp import GatedMLP
 from octavo_engine.layers.moe import MoeBlock
 from octavo_engine.layers.norm import RMSNorm
+from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.rope import RopeConfig
@@ -112,7 +113,7 @@ class Decoder:
                 build=build,
             )
         )
-        self._packed_embedding: torch.Tensor | None = None
+        self._packed_embedding: PackedMatrix | None = None
         scale = torch.tensor(config.embedding_scale, dtype=build.dtype)
         self._embedding_scale = float(scale)
 
@@ -164,7 +165,7 @@ class Decoder:
         if self.head is not None:
             logits = self.head(hidden)
         elif self._packed_embedding is not None:
-            logits = multiply_packed(hidden, self._packed_embedding, None)
+            logits = self._packed_embedding(hidden)
         else:
             logits = functional.linear(hidden, self.embedding)
         if self.config.logits_divisor != 1.0:

@@ -66,7 +66,7 @@ class LayerAttention:
         context, caches, group_of = self._step
         group, cache = context.groups[group_of[layer_id]], caches[layer_id]
         q, k, v = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
-        octavo_kernels.kv_write(k, v, cache.k, cache.v, group.slots)
+        octavo_kernels.kv_write(k, v, cache.k, cache.v, group.slots, cache_rows=group.cache_rows)
         out = octavo_kernels.paged_attention(
             q,
             cache.k,

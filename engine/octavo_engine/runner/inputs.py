@@ -11,7 +11,7 @@ import torch
 from octavo_engine.batch import KVGroup, RowWork
 from octavo_engine.layers.context import GroupStep
 from octavo_engine.runner.request_table import RowTable
-from octavo_kernels import AttentionMetadata, prepare_attention
+from octavo_kernels import AttentionMetadata, plan_kv_write, prepare_attention
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,7 @@ class InputsBuilder:
         num_columns = -(-base.max_seq_len // self._block_size)
         blocks = block_table[row_of_token, positions // self._block_size].long()
         attention = replace(base, block_table=block_table[rows, :num_columns])
+        slots = blocks * self._block_size + positions % self._block_size
         return GroupStep(
             attention=prepare_attention(
                 attention,
@@ -138,7 +139,10 @@ class InputsBuilder:
                 num_kv_heads=self._num_kv_heads,
                 window=self._groups[group_idx].window,
             ),
-            slots=blocks * self._block_size + positions % self._block_size,
+            slots=slots,
+            cache_rows=plan_kv_write(
+                slots, num_kv_heads=self._num_kv_heads, block_size=self._block_size
+            ),
         )
 
     def _put(self, array: np.ndarray) -> torch.Tensor:
