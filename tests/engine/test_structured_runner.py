@@ -23,6 +23,7 @@ from octavo_engine.messages import EngineRequest, RequestDelta
 from octavo_engine.runner.build import build_runner
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured.grammars import (
+    Grammar,
     choice_grammar,
     json_grammar,
     lark_grammar,
@@ -81,8 +82,8 @@ def text_of(deltas: list[RequestDelta]) -> str:
     return bytes(ids[:-1]).decode()
 
 
-def following(grammar: str, **changes: object) -> SamplingParams:
-    return msgspec.structs.replace(DRAWN, grammar=grammar, **changes)
+def following(grammar: Grammar, **changes: object) -> SamplingParams:
+    return msgspec.structs.replace(DRAWN, grammar=grammar.text(), **changes)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 5.0])
@@ -157,7 +158,8 @@ def test_a_text_cut_by_max_tokens_is_a_beginning(runner):
 
 
 def test_a_grammar_that_does_not_compile_fails_its_own_request(runner):
-    deltas, _ = run(runner, [following("start: ((("), following(choice_grammar(["ok"], "choice"))])
+    broken = following(Grammar({"lark_grammar": "start: ((("}))
+    deltas, _ = run(runner, [broken, following(choice_grammar(["ok"], "choice"))])
     (failed,) = deltas[0, 0]
     assert failed.finish_reason == "error"
     assert text_of(deltas[1, 0]) == "ok"

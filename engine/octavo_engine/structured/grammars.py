@@ -4,7 +4,8 @@ Pure text work; whether a grammar is one at all shows when it is compiled (`comp
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from llguidance import LLMatcher
@@ -22,37 +23,44 @@ WHITE_SPACE = r"( |\n {0,32})?"
 white space is what models without a plan write until their tokens are used up."""
 
 
-def json_grammar(schema: Any, param: str) -> str:
-    """Of the JSON texts that a schema allows; `{}` allows any.
+@dataclass(frozen=True)
+class Grammar:
+    """A grammar and the named ones that it refers to with `@name`."""
+
+    body: dict[str, Any]
+    """`{"json_schema": ...}` or `{"lark_grammar": ...}`."""
+    parts: "Mapping[str, Grammar]" = field(default_factory=dict)
+    """They have no parts of their own."""
+
+    def text(self) -> str:
+        """What `SamplingParams.grammar` holds."""
+        named = [{"name": name, **part.body} for name, part in self.parts.items()]
+        return json.dumps({"grammars": [self.body, *named]})
+
+
+def json_grammar(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
+    """Of the JSON texts that a schema allows. lenient: without the keywords that cannot be followed
+    token by token, else they are refused when it is compiled.
 
     Raises `RequestError` for what is no schema, too long or nested too deeply.
     """
     if isinstance(schema, str):
         schema = _parsed(schema, param)
-    if not isinstance(schema, dict | bool):
-        raise RequestError(f"{param} is {schema!r:.80}, not a JSON schema", param)
-    refuse_deep_schema(schema, param)
-    text = json.dumps(schema)
-    _refuse_long(text, param)
-    if schema is True:
-        text = "{}"
-    return LLMatcher.grammar_from_json_schema(
-        text if schema is not False else '{"enum": []}',
-        overrides={"whitespace_pattern": WHITE_SPACE},
-    )
+    if not isinstance(schema, dict):
+        raise RequestError(f"{param} is {schema!r:.80}, not a JSON schema object", param)
+    _refuse_deep(schema, param)
+    _refuse_long(json.dumps(schema), param)
+    options = {"whitespace_pattern": WHITE_SPACE, "lenient": lenient}
+    return Grammar({"json_schema": {**schema, "x-guidance": options}})
 
 
-def json_object_grammar() -> str:
-    return json_grammar({"type": "object"}, "response_format")
-
-
-def regex_grammar(pattern: str, param: str) -> str:
+def regex_grammar(pattern: str, param: str) -> Grammar:
     """Of the texts that a regular expression matches as a whole."""
     _refuse_long(pattern, param)
-    return LLMatcher.grammar_from_regex(pattern)
+    return Grammar({"lark_grammar": LLMatcher.grammar_from_regex(pattern)})
 
 
-def choice_grammar(choices: Sequence[str], param: str) -> str:
+def choice_grammar(choices: Sequence[str], param: str) -> Grammar:
     """Of these texts and no other."""
     if len(choices) > MAX_CHOICES:
         raise RequestError(f"{param} has {len(choices)} choices, more than {MAX_CHOICES}", param)
@@ -60,14 +68,14 @@ def choice_grammar(choices: Sequence[str], param: str) -> str:
         raise RequestError(f"{param} needs at least one choice and no empty one", param)
     lark = "start: " + " | ".join(map(lark_text, dict.fromkeys(choices)))
     _refuse_long(lark, param)
-    return LLMatcher.grammar_from_lark(lark)
+    return Grammar({"lark_grammar": lark})
 
 
-def lark_grammar(grammar: str, param: str) -> str:
+def lark_grammar(grammar: str, param: str) -> Grammar:
     """Of a grammar in Lark's form, or in the EBNF of GBNF (`root ::= ...`)."""
     _refuse_long(grammar, param)
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(grammar))
+        return Grammar({"lark_grammar": any_to_lark(grammar)})
     except Exception as error:  # its own exception and whatever a broken grammar makes it raise
         raise RequestError(f"{param} is not a grammar: {error}"[:500], param) from error
 
@@ -77,7 +85,7 @@ def lark_text(text: str) -> str:
     return json.dumps(text)
 
 
-def refuse_deep_schema(schema: Any, param: str) -> None:
+def _refuse_deep(schema: Any, param: str) -> None:
     """Goes level by level, so that depth costs no stack."""
     level = [schema]
     for _ in range(MAX_SCHEMA_DEPTH + 1):
