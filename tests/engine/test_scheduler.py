@@ -34,6 +34,17 @@ def test_many_requests_together_get_the_tokens_they_get_alone():
         driver.check_tokens(request)
 
 
+def test_a_sequence_whose_last_token_is_on_its_way_takes_nothing_of_the_budget():
+    """A step of a round number of tokens is what matrix products are fast at."""
+    runner = FakeRunner(batches=[])
+    driver = Driver(runner, settings(max_num_batched_tokens=16))
+    for i in range(6):
+        driver.submit(str(i), prompt_of(8, i), greedy(1))
+    driver.run()
+    sizes = [sum(work.num_tokens for work in batch.work) for batch in runner.batches if batch.work]
+    assert sizes == [16, 16, 16]
+
+
 def test_a_small_pool_preempts_and_changes_no_token():
     driver = Driver(FakeRunner(num_blocks=12), settings(max_num_batched_tokens=32))
     requests = [driver.submit(str(i), prompt_of(20, i), greedy(60)) for i in range(6)]

@@ -135,7 +135,7 @@ class Scheduler:
     def _prefill_budget(self) -> int:
         """Tokens of prefill in this step: what the decodes leave of the budget, less when streams
         that decode would miss their inter-token latency."""
-        num_decoding = sum(not seq.is_prefilling for seq in self.state.running)
+        num_decoding = sum(map(_decodes_next, self.state.running))
         budget = self._limits.max_num_batched_tokens - num_decoding
         if self._step_time is None or num_decoding == 0:
             return budget
@@ -143,8 +143,8 @@ class Scheduler:
         return min(budget, allowed)
 
     def _decode(self, step: StepBuild, seq: Sequence) -> None:
-        if len(seq.token_ids) + seq.num_inflight >= seq.max_len:
-            return  # its last token is on its way
+        if not _decodes_next(seq):
+            return
         start = seq.num_computed
         if start < seq.capacity_tokens or self._grow(step, seq, start + 1) > start:
             step.add_decode(seq)
@@ -209,3 +209,8 @@ class Scheduler:
             self.state.tables.register(seq)
             if seq.index == 0 and not seq.is_prefilling:
                 self.state.unblock_forks(seq.request)
+
+
+def _decodes_next(seq: Sequence) -> bool:
+    """Not while its prompt is computed, nor when its last token is on its way."""
+    return not seq.is_prefilling and len(seq.token_ids) + seq.num_inflight < seq.max_len
