@@ -10,24 +10,30 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.cluster import audit
 from tests.cluster.local import LocalProvider
 from tests.cluster.node_setup import models_cache
 from tests.cluster.provider import ClusterInfo, Provider
 from tests.e2e import faults, install
-from tests.e2e.stage import Stage
+from tests.e2e.stage import OPERATOR_NAMESPACE, Stage
 from tests.tools.smollm2 import make_folder
 
 MODEL = "smollm2-135m-instruct"
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: ClusterInfo, cluster_provider: Provider) -> Stage:
-    """A cluster with the operator, and the small model where the examples look for it."""
+def installed(cluster: ClusterInfo, cluster_provider: Provider) -> Iterator[Stage]:
+    """A cluster with the operator, and the small model where the examples look for it.
+
+    Fails afterwards where the operator asked for what the chart's Role does not grant.
+    """
     make_folder(models_cache() / MODEL)
     install.load_images(cluster_provider, _say)
     stage = Stage(cluster, "default")
     install.helm_install(stage)
-    return stage
+    yield stage
+    if cluster.audit_log is not None:
+        assert not audit.refused(cluster.audit_log, OPERATOR_NAMESPACE, "octavo-operator")
 
 
 @pytest.fixture

@@ -153,19 +153,20 @@ class OperatorProcess:
         self._kubeconfig.write_text(yaml.safe_dump(given))
 
 
-def roles(cluster: Any, namespace: str) -> list[dict[str, Any]]:
-    """The ServiceAccount, Roles and RoleBindings of the chart, for one watched namespace."""
+def roles(cluster: Any, namespace: str, *, cluster_wide: bool = False) -> list[dict[str, Any]]:
+    """The chart's ServiceAccount, Roles and bindings, for one watched namespace or for all."""
+    watched = () if cluster_wide else ("--set", f"watchNamespaces={{{namespace}}}")
     rendered = subprocess.run(
         [
             *(cluster.helm, "template", RELEASE, REPOSITORY / "charts" / "octavo"),
-            *("--namespace", namespace, "--set", f"watchNamespaces={{{namespace}}}"),
+            *("--namespace", namespace, *watched),
         ],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    kinds = ("ServiceAccount", "Role", "RoleBinding")
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     return [doc for doc in yaml.safe_load_all(rendered.stdout) if doc and doc["kind"] in kinds]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cluster import audit
 from tests.operator.cluster_operator import OperatorProcess, roles
 
 from octavo_operator.cluster import Listing
@@ -286,6 +287,8 @@ def start_operator(
     yield start
     for process in started:
         process.kill()
+    if api_server.audit_log is not None:
+        assert not audit.refused(api_server.audit_log, kubectl.namespace, "octavo-operator")
 
 
 @pytest.fixture
