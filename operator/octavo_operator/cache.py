@@ -4,11 +4,12 @@ Newer always wins, whatever the order of arrival. Holds no decision and does no 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from octavo_operator.kinds import (
     INFERENCE_SERVICE,
     POD,
+    REPLICA_SET,
     SERVICE_LABEL,
     Kind,
     Manifest,
@@ -19,6 +20,8 @@ ServiceKey = tuple[str, str]
 """Namespace and name of an InferenceService."""
 _ObjectKey = tuple[str, str]
 """Name of the kind, name of the object."""
+_BY_LABEL = (POD.name, REPLICA_SET.name)
+"""Kinds whose objects bear names of their own."""
 
 
 class ObjectCache:
@@ -33,7 +36,7 @@ class ObjectCache:
         known = self._by_service[key].get(_object_key(kind, body))
         if known is not None and _is_older_or_same(body, known):
             return None
-        self._by_service[key][_object_key(kind, body)] = _slim(body)
+        self._by_service[key][_object_key(kind, body)] = _slim(kind, body)
         return key
 
     def drop(self, kind: Kind, body: Manifest) -> ServiceKey | None:
@@ -75,13 +78,13 @@ class ObjectCache:
         children = {
             kind_name: body
             for (kind_name, name), body in objects.items()
-            if name == key[1] and kind_name not in (POD.name, INFERENCE_SERVICE.name)
+            if name == key[1] and kind_name not in (*_BY_LABEL, INFERENCE_SERVICE.name)
         }
-        pods = sorted(
-            (body for (kind_name, _), body in objects.items() if kind_name == POD.name),
-            key=lambda body: str(body["metadata"]["name"]),
+        pods, replica_sets = (
+            tuple(sorted(_of_kind(objects, kind), key=lambda body: str(body["metadata"]["name"])))
+            for kind in (POD, REPLICA_SET)
         )
-        return Snapshot(children, tuple(pods))
+        return Snapshot(children, pods, replica_sets)
 
     def _forget(self, key: ServiceKey, object_key: _ObjectKey) -> None:
         objects = self._by_service[key]
@@ -91,12 +94,16 @@ class ObjectCache:
 
 
 def service_key(kind: Kind, body: Manifest) -> ServiceKey | None:
-    """The InferenceService that an object is, or belongs to: children by name, pods by label."""
+    """The InferenceService that an object is, or belongs to: by its name, or by its label."""
     metadata = body["metadata"]
-    if kind != POD:
+    if kind.name not in _BY_LABEL:
         return metadata["namespace"], metadata["name"]
     name = metadata.get("labels", {}).get(SERVICE_LABEL)
     return None if name is None else (metadata["namespace"], name)
+
+
+def _of_kind(objects: Mapping[_ObjectKey, Manifest], kind: Kind) -> list[Manifest]:
+    return [body for (kind_name, _), body in objects.items() if kind_name == kind.name]
 
 
 def _object_key(kind: Kind, body: Manifest) -> _ObjectKey:
@@ -111,9 +118,12 @@ def _is_older_or_same(body: Manifest, known: Manifest) -> bool:
     return _version(body) <= _version(known)
 
 
-def _slim(body: Manifest) -> Manifest:
-    """Without the record of who owns which field: it is half of an object and never read here."""
+def _slim(kind: Kind, body: Manifest) -> Manifest:
+    """Without what is never read here: who owns which field, and a ReplicaSet's copy of the pod."""
     metadata = {
         field: value for field, value in body["metadata"].items() if field != "managedFields"
     }
-    return {**body, "metadata": metadata}
+    slim = {**body, "metadata": metadata}
+    if kind == REPLICA_SET:
+        slim["spec"] = {"replicas": body["spec"].get("replicas", 0)}
+    return slim

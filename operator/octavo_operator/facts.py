@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator import mount_causes, pod_causes
+from octavo_operator import generations, mount_causes, pod_causes
 from octavo_operator.kinds import DEPLOYMENT, Manifest
 from octavo_operator.pod_causes import Cause
 from octavo_operator.reasons import Reason
@@ -58,7 +58,7 @@ def rollout(deployment: Manifest | None) -> Rollout:
     failure = _condition(status, "ReplicaFailure")
     timed_out = progressing.get("reason") == "ProgressDeadlineExceeded"
     return Rollout(
-        is_observed=status.get("observedGeneration", 0) >= deployment["metadata"]["generation"],
+        is_observed=generations.is_observed(deployment),
         replicas=status.get("replicas", 0),
         updated_replicas=status.get("updatedReplicas", 0),
         ready_replicas=status.get("readyReplicas", 0),
@@ -77,15 +77,17 @@ def gather(
     not_applied: Problem | None = None,
     is_predecessor_there: bool = False,
 ) -> Facts:
+    """Pods of an earlier template count as replicas; what ails them is another generation's."""
     account = rollout(snapshot.child(DEPLOYMENT))
-    causes = [cause for pod in snapshot.pods if (cause := _cause(pod, snapshot)) is not None]
+    pods = generations.newest_pods(snapshot)
+    causes = [cause for pod in pods if (cause := _cause(pod, snapshot)) is not None]
     if account.ready_replicas >= wanted_replicas:
         # An evicted pod stays as a record after its replacement answers.
         causes = [cause for cause in causes if cause.reason is not Reason.POD_FAILED]
     in_trouble = {cause.pod for cause in causes}
     waiting = tuple(
         f"pod {pod['metadata']['name']} {pod_causes.waiting_for(pod)}"
-        for pod in snapshot.pods
+        for pod in pods
         if not pod_causes.is_ready(pod)
         and not pod_causes.is_leaving(pod)
         and pod["metadata"]["name"] not in in_trouble
@@ -95,7 +97,7 @@ def gather(
         wanted_replicas=wanted_replicas,
         rollout=account,
         causes=tuple(sorted(causes, key=_telling)),
-        is_model_open=any(pod_causes.is_ready(pod) for pod in snapshot.pods),
+        is_model_open=any(pod_causes.is_ready(pod) for pod in pods),
         waiting=waiting,
         not_accepted=not_accepted,
         not_applied=not_applied,

@@ -48,12 +48,13 @@ SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD = Kind("v1", "Pod", "pods")
+REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
 CHILD_KINDS = (SERVICE_ACCOUNT, SERVICE, POD_DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT)
 """What the operator applies for a service, in that order."""
-WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, POD)
+WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, REPLICA_SET, POD)
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:

@@ -15,6 +15,8 @@ class Snapshot:
     """Name of the kind -> the child."""
     pods: tuple[Manifest, ...] = ()
     """The service's pods, in the order of their names."""
+    replica_sets: tuple[Manifest, ...] = ()
+    """The Deployment's ReplicaSets, in the order of their names; of their spec only replicas."""
     events: Mapping[str, tuple[Manifest, ...]] = field(default_factory=dict)
     """Name of a pod that waits for its volumes -> its Events, where they were looked at."""
 

@@ -133,6 +133,7 @@ def pod_body() -> Callable[..., Manifest]:
     def make(
         name: str = "chat-1", metadata: dict[str, Any] | None = None, **status: Any
     ) -> Manifest:
+        labels = {"serving.octavo.dev/service": "chat", "pod-template-hash": "new"}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -140,10 +141,32 @@ def pod_body() -> Callable[..., Manifest]:
                 "name": name,
                 "namespace": "team",
                 "resourceVersion": "20",
-                "labels": {"serving.octavo.dev/service": "chat"},
+                "labels": labels,
                 **(metadata or {}),
             },
             "status": status,
+        }
+
+    return make
+
+
+@pytest.fixture
+def replica_set_body() -> Callable[..., Manifest]:
+    """A ReplicaSet of the Deployment's `revision`th template; by default that of `pod_body`."""
+
+    def make(template_hash: str = "new", revision: int = 1) -> Manifest:
+        labels = {"serving.octavo.dev/service": "chat", "pod-template-hash": template_hash}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {
+                "name": f"chat-{template_hash}",
+                "namespace": "team",
+                "resourceVersion": "15",
+                "labels": labels,
+                "annotations": {"deployment.kubernetes.io/revision": str(revision)},
+            },
+            "spec": {"replicas": 1, "template": {"spec": {}}},
         }
 
     return make

@@ -3,7 +3,7 @@
 import pytest
 
 from octavo_operator.cache import ObjectCache
-from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, REPLICA_SET
 
 KEY = ("team", "chat")
 
@@ -89,3 +89,11 @@ def test_the_record_of_field_owners_is_not_kept(cache, service_body):
     cache.put(INFERENCE_SERVICE, service_body(managedFields=[{"manager": "kubectl"}]))
 
     assert "managedFields" not in cache.service(KEY)["metadata"]
+
+
+def test_replica_sets_are_kept_without_their_copy_of_the_pod(cache, replica_set_body):
+    cache.put(REPLICA_SET, replica_set_body())
+
+    (kept,) = cache.snapshot(KEY).replica_sets
+    assert kept["metadata"]["name"] == "chat-new"
+    assert kept["spec"] == {"replicas": 1}

@@ -15,8 +15,12 @@ def deployment(generation=2, **status):
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "chat", "generation": generation},
-        "status": status,
+        "metadata": {
+            "name": "chat",
+            "generation": generation,
+            "annotations": {"deployment.kubernetes.io/revision": "1"},
+        },
+        "status": {"observedGeneration": generation, **status},
     }
 
 
@@ -24,9 +28,13 @@ def crashed(exit_code=1):
     return [{"name": "engine", "state": {"terminated": {"exitCode": exit_code}}}]
 
 
-def gather(deployed=None, pods=(), **more):
-    snapshot = Snapshot({} if deployed is None else {"Deployment": deployed}, tuple(pods))
-    return facts.gather(1, 2, snapshot, **more)
+@pytest.fixture
+def gather(replica_set_body):
+    def gathered(deployed, pods=(), **more):
+        snapshot = Snapshot({"Deployment": deployed}, tuple(pods), (replica_set_body(),))
+        return facts.gather(1, 2, snapshot, **more)
+
+    return gathered
 
 
 @pytest.mark.parametrize(
@@ -52,7 +60,7 @@ def test_without_a_deployment_nothing_runs():
     assert facts.rollout(None) == facts.Rollout()
 
 
-def test_the_most_telling_cause_comes_first(pod_body):
+def test_the_most_telling_cause_comes_first(gather, pod_body):
     evicted = pod_body("a", phase="Failed", reason="Evicted")
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     unplaced = pod_body("b", conditions=[scheduled])
@@ -62,15 +70,26 @@ def test_the_most_telling_cause_comes_first(pod_body):
     assert [cause.pod for cause in causes] == ["c", "b", "a"]
 
 
-def test_an_evicted_pod_is_forgotten_once_its_replacement_answers(pod_body):
+def test_an_evicted_pod_is_forgotten_once_its_replacement_answers(gather, pod_body):
     evicted = pod_body("a", phase="Failed", reason="Evicted")
 
     assert gather(deployment(readyReplicas=1), [evicted]).causes[0].reason is Reason.POD_FAILED
     assert gather(deployment(readyReplicas=2), [evicted]).causes == ()
 
 
-def test_pods_without_trouble_tell_what_they_wait_for(pod_body):
+def test_pods_without_trouble_tell_what_they_wait_for(gather, pod_body):
     broken = pod_body("b", containerStatuses=crashed())
     leaving = pod_body("c", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
 
-    assert gather(pods=[pod_body("a"), broken, leaving]).waiting == ("pod a waits for a node",)
+    assert gather(deployment(), [pod_body("a"), broken, leaving]).waiting == (
+        "pod a waits for a node",
+    )
+
+
+def test_what_ails_a_pod_of_an_earlier_template_is_not_told(gather, pod_body):
+    old = pod_body("a", {"labels": {"pod-template-hash": "old"}}, containerStatuses=crashed())
+    new = pod_body("b")
+
+    told = gather(deployment(), [old, new])
+    assert told.causes == ()
+    assert told.waiting == ("pod b waits for a node",)

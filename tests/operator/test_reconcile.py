@@ -7,7 +7,7 @@ import pytest
 from octavo_operator.cache import ObjectCache
 from octavo_operator.errors import ApiRejected, ApiUnavailable
 from octavo_operator.events import EventWriter
-from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, REPLICA_SET
 from octavo_operator.metrics import Metrics
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.samples import ServiceLoad
@@ -192,6 +192,14 @@ async def test_drift_is_put_back(reconciler, put, fake_cluster, cache, service_b
     assert fake_cluster.objects["Deployment", *KEY]["spec"]["replicas"] == 1
 
 
+def taken_up(deployment):
+    """As its controller leaves it once it has made the ReplicaSet of the newest template."""
+    revision = {"deployment.kubernetes.io/revision": "1"}
+    annotations = {**deployment["metadata"]["annotations"], **revision}
+    metadata = {**deployment["metadata"], "annotations": annotations}
+    return {**deployment, "metadata": metadata, "status": {"observedGeneration": 1}}
+
+
 def without_volumes(pod_body, since):
     conditions = [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
@@ -201,9 +209,12 @@ def without_volumes(pod_body, since):
 
 
 async def test_a_pod_that_waits_for_its_volumes_is_explained_by_its_events(
-    reconciler, put, cache, fake_cluster, service_body, pod_body, woken_later
+    reconciler, put, cache, fake_cluster, service_body, pod_body, replica_set_body, woken_later
 ):
     put(service_body())
+    await reconciler.reconcile(KEY)
+    cache.put(DEPLOYMENT, fake_cluster.put(taken_up(fake_cluster.objects["Deployment", *KEY])))
+    cache.put(REPLICA_SET, replica_set_body())
     cache.put(POD, without_volumes(pod_body, "2025-12-31T23:58:20Z"))
     message = 'MountVolume.SetUp failed for volume "tmp" : disk is broken'
     event = {

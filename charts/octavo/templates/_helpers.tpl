@@ -44,6 +44,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
+# Which pods are of the newest generation is told by ReplicaSets.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
