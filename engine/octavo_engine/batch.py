@@ -102,6 +102,11 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     failed_rows: dict[int, str] = {}
     """Rows whose own handling failed (not the step): the reason, for that request alone."""
     duration_s: float = 0.0
+    """That the device took; 0: not known."""
+    num_padded_rows: int = 0
+    """Rows computed beside the batch's own, to fill the size of a captured graph."""
+    is_graph: bool = False
+    """The model ran as a captured graph."""
 
 
 class StepHandle(Protocol):

@@ -64,6 +64,33 @@ class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The stop token id or stop string that ended the sequence; None for end-of-sequence tokens."""
     error: str | None = None
     """Set with finish_reason `error`: a sentence for the client."""
+    queue_s: float | None = None
+    """With a sequence's first token: the time from the request's arrival to its first step."""
+
+
+STEP_TOKENS_BOUNDS = tuple(2**power for power in range(15))
+"""Upper bounds of the histogram of a step's tokens."""
+
+
+class StepStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over all steps so far."""
+
+    schedule_s: float = 0.0
+    launch_s: float = 0.0
+    wait_s: float = 0.0
+    """For the device."""
+    commit_s: float = 0.0
+    device_s: float = 0.0
+    """As the runner measured it."""
+    host_gap_s: float = 0.0
+    """The device had work coming and waited for the host."""
+    num_rows: int = 0
+    num_padded_rows: int = 0
+    """Rows that were computed beside them only to fill a captured graph's size."""
+    num_graph_steps: int = 0
+    num_tokens: int = 0
+    tokens_histogram: tuple[int, ...] = (0,) * (len(STEP_TOKENS_BOUNDS) + 1)
+    """Steps by their number of tokens, by `STEP_TOKENS_BOUNDS`; the last has no bound."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +113,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     last_step_age_s: float
     """Seconds since the loop last made progress (a step begun or ended, or an idle tick)."""
     has_work: bool
+    steps: StepStats = StepStats()
     silence_s: float = 0.0
     """Seconds since the core's process was last heard of; it speaks several times a second even
     when idle. 0 for a core in the server's own process."""

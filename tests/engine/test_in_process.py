@@ -10,6 +10,7 @@ import pytest
 from tests.engine.core_driver import greedy, prompt_of, reference
 from tests.engine.fake_runner import VOCAB_SIZE, FakeRunner
 
+from octavo_engine.batch import Batch
 from octavo_engine.config import SchedulerSettings
 from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.core.streams import QueueMailbox
@@ -277,4 +278,37 @@ async def test_a_hanging_step_shows_in_the_age_of_the_last_step():
     assert stats.last_step_age_s > 0.2
     gate.set()
     await read(stream)
+    await core.close()
+
+
+async def test_an_aborted_request_takes_part_in_no_step_after_the_next():
+    batches: list[Batch] = []
+    gate = threading.Event()
+    core = engine(FakeRunner(gate=gate, batches=batches))
+    stream = core.submit(request("a", params=greedy(900)))
+    gate.set()
+    await anext(stream)
+    gate.clear()
+    num_launched = len(batches)
+    core.abort("a")
+    gate.set()
+    await read(stream)
+    await core.close()
+    # Two were in flight or on their way when the abort came; it frees the pages with the next one.
+    assert len(batches) <= num_launched + 3
+    assert core.stats().kv_blocks_used == 0
+
+
+async def test_where_the_time_of_steps_goes_is_told():
+    core = engine(FakeRunner(step_seconds=lambda batch: 0.002))
+    deltas = await read(core.submit(request("a", prompt_of(10), greedy(20))))
+    steps = core.stats().steps
+    assert (steps.num_tokens, sum(steps.tokens_histogram)) == (10 + 19, core.stats().steps_total)
+    assert steps.tokens_histogram[0] == 19  # one token each
+    assert steps.wait_s > 0.9 * 20 * 0.002
+    assert min(steps.schedule_s, steps.launch_s, steps.commit_s) > 0
+    assert steps.device_s == pytest.approx(20 * 0.002)
+    assert deltas[0].queue_s is not None
+    assert 0 <= deltas[0].queue_s < 60
+    assert {delta.queue_s for delta in deltas[1:]} == {None}
     await core.close()

@@ -11,6 +11,7 @@ import msgspec
 
 from octavo_engine.batch import Runner, StepHandle
 from octavo_engine.config import SchedulerSettings
+from octavo_engine.core.step_stats import StepLedger
 from octavo_engine.messages import EngineInfo, EngineRequest, EngineStats, RequestDelta
 from octavo_engine.scheduling.admission import DoorLimits
 from octavo_engine.scheduling.block_tables import BlockTables
@@ -47,6 +48,7 @@ class EngineCore:
             tables, self.limits, self.door, runner.num_host_blocks, new_seed
         )
         self._handles: deque[StepHandle] = deque()
+        self._ledger = StepLedger()
         self._last_progress_s = clock()
 
     def submit(self, request: EngineRequest) -> None:
@@ -75,23 +77,39 @@ class EngineCore:
         self._last_progress_s = self._clock()
         is_launched = self._launch_next()
         if self._handles and (len(self._handles) >= MAX_STEPS_IN_FLIGHT or not is_launched):
-            self._scheduler.commit(self._handles.popleft().result())
-            self._last_progress_s = self._clock()
+            self._commit_oldest()
         elif not is_launched and self._scheduler.has_requests:
             raise RuntimeError("requests wait, none can work and no step is in flight")
         return self._scheduler.take_deltas()
 
     def _launch_next(self) -> bool:
-        batch = self._scheduler.schedule()
+        began_s = self._clock()
+        batch = self._scheduler.schedule(began_s)
+        scheduled_s = self._clock()
+        self._ledger.schedule_s += scheduled_s - began_s
         if batch is None:
             return False
         self._handles.append(self._runner.launch(batch))
+        self._ledger.launch_s += self._clock() - scheduled_s
+        self._ledger.note_launch(batch)
         return True
+
+    def _commit_oldest(self) -> None:
+        began_s = self._clock()
+        result = self._handles.popleft().result()
+        ended_s = self._clock()
+        self._ledger.wait_s += ended_s - began_s
+        self._ledger.note_end(result, ended_s)
+        self._scheduler.commit(result)
+        self._last_progress_s = self._clock()
+        self._ledger.commit_s += self._last_progress_s - ended_s
+        if not self.has_work:
+            self._ledger.note_idle()
 
     def finish_steps(self) -> None:
         """Waits for the steps in flight, so that the runner can be closed."""
         while self._handles:
-            self._scheduler.commit(self._handles.popleft().result())
+            self._commit_oldest()
 
     def take_deltas(self) -> list[RequestDelta]:
         """What aborts and finishes have left for the streams since the last step."""
@@ -124,6 +142,7 @@ class EngineCore:
             steps_total=counters.steps,
             last_step_age_s=self._clock() - self._last_progress_s if has_work else 0.0,
             has_work=has_work,
+            steps=self._ledger.stats(),
         )
 
 

@@ -58,8 +58,10 @@ class CapturedFunction:
         """The smallest size that holds num_rows."""
         return self._sizes[bisect_left(self._sizes, num_rows)]
 
-    def run(self, num_rows: int) -> None:
+    def run(self, num_rows: int) -> int | None:
+        """Returns how many rows were padding; None when it ran without a graph."""
         if not self._graphs:
             self._function(num_rows)
-            return
+            return None
         self._graphs[bisect_left(self._sizes, num_rows)].replay()
+        return self.size_for(num_rows) - num_rows

@@ -28,6 +28,8 @@ class LaunchedCudaStep:
     failed_rows: dict[int, str]
     prompt_logprobs: list[PromptLogprobs]
     tokens: StepTokens | None
+    num_padded_rows: int = 0
+    is_graph: bool = False
 
     def result(self) -> StepResult:
         """Waits for the step."""
@@ -38,6 +40,8 @@ class LaunchedCudaStep:
             prompt_logprobs=self.prompt_logprobs,
             failed_rows=self.failed_rows,
             duration_s=self.ended.seconds_since(self.started),
+            num_padded_rows=self.num_padded_rows,
+            is_graph=self.is_graph,
         )
 
     def _sampled(self, tokens: StepTokens) -> list[SampledToken]:

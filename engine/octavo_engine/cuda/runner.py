@@ -116,7 +116,7 @@ class CudaRunner:
         started = Mark(self._device)
         failed_rows = self._apply(batch)
         slot = self._ring.take()
-        sampling, found = self._forward(batch.work, slot)
+        sampling, found, num_padded_rows = self._forward(batch.work, slot)
         logprobs = self._sample(sampling) if sampling else None
         ended = Mark(self._device)
         tokens = None
@@ -134,6 +134,8 @@ class CudaRunner:
             failed_rows=failed_rows | self._sampler.take_failures(),
             prompt_logprobs=found,
             tokens=tokens,
+            num_padded_rows=num_padded_rows or 0,
+            is_graph=num_padded_rows is not None,
         )
 
     def _apply(self, batch: Batch) -> dict[int, str]:
@@ -175,16 +177,15 @@ class CudaRunner:
 
     def _forward(
         self, work: list[RowWork], slot: int
-    ) -> tuple[list[RowWork], list[PromptLogprobs]]:
+    ) -> tuple[list[RowWork], list[PromptLogprobs], int | None]:
         """Leaves the hidden states of the rows that sample in the buffers, in the order returned,
-        with these rows staged."""
+        with these rows staged. Last comes a graph's padding, see `CapturedFunction.run`."""
         if not work:
-            return [], []
+            return [], [], None
         if self._has_static_decode and all(map(_is_plain_decode, work)):
             self._stage(slot, work)
-            self._decode.run(len(work))
-            return work, []
-        return self._forward_mixed(work, slot)
+            return work, [], self._decode.run(len(work))
+        return *self._forward_mixed(work, slot), None
 
     def _forward_mixed(
         self, work: list[RowWork], slot: int

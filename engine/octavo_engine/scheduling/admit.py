@@ -78,6 +78,7 @@ def _note_first_admission(state: SchedulerState, seq: Sequence, num_hit_tokens: 
     if seq.was_admitted:
         return
     seq.was_admitted = True
+    seq.admitted_s = state.now_s
     seq.num_cached_tokens = num_hit_tokens
     state.counters.prefix_queries_tokens += seq.num_prompt_tokens
     state.counters.prefix_hits_tokens += num_hit_tokens
@@ -107,6 +108,7 @@ def _admit_fork(state: SchedulerState, step: StepBuild, seq: Sequence, parent: S
             for table, block in zip(parent.block_tables, fresh, strict=True)
         ]
     seq.was_admitted = True
+    seq.admitted_s = state.now_s
     seq.num_cached_tokens = parent.num_cached_tokens
     step.add_admitted(seq)
     step.add_prefill(seq, seq.num_prompt_tokens)

@@ -63,6 +63,7 @@ def _append(state: SchedulerState, seq: Sequence, token: SampledToken) -> None:
         params, token.token_id, num_known - seq.num_prompt_tokens, num_known >= seq.max_len
     )
     reason, stop_reason = end or (None, None)
+    is_first = num_known == seq.num_prompt_tokens + 1
     delta = RequestDelta(
         request_id=seq.request.spec.request_id,
         index=seq.index,
@@ -72,6 +73,7 @@ def _append(state: SchedulerState, seq: Sequence, token: SampledToken) -> None:
         num_cached_tokens=seq.num_cached_tokens,
         finish_reason=reason,
         stop_reason=stop_reason,
+        queue_s=seq.admitted_s - seq.request.spec.arrival_time_s if is_first else None,
     )
     if reason is None:
         state.outbox.append(delta)

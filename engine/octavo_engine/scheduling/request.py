@@ -61,6 +61,8 @@ class Sequence:
     num_cached_tokens: int = 0
     """Prompt tokens served from the prefix cache at the first admission."""
     was_admitted: bool = False
+    admitted_s: float = 0.0
+    """When its first step was scheduled."""
     prompt_step: int = 0
     """The step that computes the last token of its latest prefill."""
     resume_after: int = 0

@@ -94,9 +94,11 @@ class Scheduler:
 
     # A step.
 
-    def schedule(self) -> Batch | None:
-        """The next step, or None when nothing can work before a step in flight has ended."""
+    def schedule(self, now_s: float = 0.0) -> Batch | None:
+        """The next step, or None when nothing can work before a step in flight has ended.
+        `now_s`: on the clock of the requests' arrival times."""
         state = self.state
+        state.now_s = now_s
         make_way_for_urgent(state, self._limits.max_num_batched_tokens)
         step = StepBuild(state.last_launched + 1, self._prefill_budget())
         for seq in list(state.running):

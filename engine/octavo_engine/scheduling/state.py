@@ -65,6 +65,8 @@ class SchedulerState:
         self.requests: dict[str, Request] = {}
         self.inflight: deque[InFlightStep] = deque()
         self.last_launched = 0
+        self.now_s = 0.0
+        """When the step being built was begun."""
         self.outbox: list[RequestDelta] = []
         self.ledger = OutcomeLedger()
         self.counters = Counters()
