@@ -109,3 +109,7 @@ images: setup ## Build the operator's and the engine's image: REGISTRY=... IMAGE
 .PHONY: bench-cpu
 bench-cpu: setup ## Output tokens per second on this CPU as ratios to transformers, in one run
 	$(BIN)/python -m tests.bench.cpu
+
+.PHONY: metrics
+metrics: setup ## Write what is generated from the schema of metrics: the reference page, the dashboard
+	$(BIN)/python -m octavo_engine.server.metrics_page > engine/METRICS.md

@@ -1,12 +1,20 @@
 """Health, models, version and metrics."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import Client, client_of, make_state, serving
 
+from octavo_engine.server.gpu import GpuReading
 from octavo_engine.server.info_routes import liveness_problem
+from octavo_engine.server.metrics import ALL_METRICS
+from octavo_engine.server.metrics_page import page
+from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_engine.server.state import Phase
+
+METRICS_PAGE = Path(__file__).parents[2] / "engine" / "METRICS.md"
 
 
 async def test_ready_only_once_the_engine_is_loaded() -> None:
@@ -94,6 +102,11 @@ async def scrape(client: Client) -> dict[str, float]:
     samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
+            if family.name.startswith("http_"):
+                labels = ("method", "handler", "status")
+                named = [sample.labels[label] for label in labels if label in sample.labels]
+                samples[sample.name + "".join(f"[{value}]" for value in named)] = sample.value
+                continue
             assert sample.labels["model_name"] == "echo"
             assert sample.labels["engine"] == "0"
             extra = {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
@@ -116,8 +129,17 @@ async def test_metrics_carry_the_engines_counters_under_vllms_names() -> None:
         "vllm:num_preemptions_total": 1,
         "vllm:prefix_cache_queries_total": 10,
         "vllm:prefix_cache_hits_total": 4,
+        "vllm:num_requests_waiting_by_reason[capacity]": 0,
+        "vllm:iteration_tokens_total_count": 0,
         "octavo:steps_total": 7,
+        "octavo:max_num_seqs": 8,
+        "octavo:kv_blocks[used]": 16,
+        "octavo:kv_blocks[cached]": 3,
+        "octavo:kv_blocks[free]": 45,
+        "octavo:step_seconds_total[schedule]": 0,
         "octavo:draining": 0,
+        "octavo:phase[ready]": 1,
+        "octavo:phase[draining]": 0,
     }
     assert {name: samples[name] for name in expected} == expected
 
@@ -131,6 +153,68 @@ async def test_latencies_are_observed_once_a_request_and_once_a_gap() -> None:
     assert samples["vllm:inter_token_latency_seconds_count"] == 4
     assert samples["vllm:e2e_request_latency_seconds_count"] == 2
     assert "vllm:inter_token_latency_seconds_bucket[0.004]" in samples
+    assert samples["vllm:request_prompt_tokens_count"] == 2
+    assert samples["vllm:request_generation_tokens_sum"] == 6
+    assert samples["vllm:request_decode_time_seconds_count"] == 2
+    assert samples["vllm:request_params_n_sum"] == 2
+
+
+async def test_every_answer_is_counted_by_its_route_and_class_of_status() -> None:
+    async with serving(EchoEngine(always("abc"))) as client:
+        await client.complete("hi")
+        await client.refused("/v1/completions", {}, status=400)
+        await client.refused("/v1/no/such/path", {}, status=404)
+        samples = await scrape(client)
+    assert samples["http_requests_total[POST][/v1/completions][2xx]"] == 1
+    assert samples["http_requests_total[POST][/v1/completions][4xx]"] == 1
+    assert samples["http_requests_total[POST][none][4xx]"] == 1
+    assert samples["http_request_duration_seconds_count[POST][/v1/completions]"] == 2
+
+
+async def test_refusals_for_lack_of_room_are_counted_by_reason() -> None:
+    engine = EchoEngine(always("x"))
+    engine.is_queue_full = True
+    async with serving(engine) as client:
+        await client.refused("/v1/completions", {"model": "echo", "prompt": "a"}, status=429)
+        samples = await scrape(client)
+    assert samples["vllm:admission_rejections_total[queue_full]"] == 1
+
+
+async def test_prefix_of_the_common_names_can_be_chosen() -> None:
+    async with serving(EchoEngine(always("abc")), metrics_prefix="other:") as client:
+        samples = await scrape(client)
+    assert "other:num_requests_running" in samples
+    assert not any(name.startswith("vllm:") for name in samples)
+    assert "octavo:steps_total" in samples
+
+
+async def test_gpus_are_told_where_there_are_some() -> None:
+    gpu = GpuReading(
+        index=0,
+        name="H",
+        utilization=0.5,
+        used_bytes=3,
+        total_bytes=4,
+        power_w=700.0,
+        temperature_c=60,
+    )
+    metrics = ServerMetrics("m", lambda: None, lambda: [gpu])
+    families = {family.name: family for family in metrics.registry.collect()}
+    assert families["octavo:gpu_utilization_ratio"].samples[0].value == 0.5
+    assert families["octavo:gpu_memory_used_bytes"].samples[0].labels["gpu"] == "0"
+
+
+def test_reference_page_is_up_to_date() -> None:
+    assert METRICS_PAGE.read_text() == page(), "run `make metrics`"
+
+
+async def test_every_metric_of_a_server_at_work_is_in_the_schema() -> None:
+    async with serving(EchoEngine(always("abc"))) as client:
+        await client.complete("hi")
+        text = (await client.http.get("/metrics")).text
+    named = {spec.full_name("vllm:") for spec in ALL_METRICS}
+    seen = {family.name.removesuffix("_created") for family in text_string_to_metric_families(text)}
+    assert seen <= named
 
 
 async def test_metrics_answer_while_loading() -> None:

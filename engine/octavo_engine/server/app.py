@@ -1,5 +1,7 @@
 """The ASGI application: routes and what every error looks like. Starts and loads nothing."""
 
+from collections.abc import Awaitable, Callable
+
 import structlog
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -9,29 +11,42 @@ from octavo_engine.server.auth import RequireKey
 from octavo_engine.server.disconnect import ClientGone
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.generation_routes import generation_router
+from octavo_engine.server.http_metrics import MeasureHttp
 from octavo_engine.server.info_routes import info_router
+from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_engine.server.state import ServerState
 from octavo_engine.version import octavo_version
+
+REJECTIONS = frozenset({"queue_full", "loading", "draining", "engine_dead"})
+"""Codes of errors that are nobody's mistake: there is too much work, or no engine for it."""
 
 
 def build_app(state: ServerState) -> FastAPI:
     app = FastAPI(title="Octavo", version=octavo_version(), redoc_url=None)
     app.add_middleware(RequireKey, keys=state.keys)
+    app.add_middleware(MeasureHttp, metrics=state.metrics)  # added last: it sees the refusals too
     app.include_router(info_router(state))
     app.include_router(generation_router(state))
-    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(ApiError, _api_error_handler(state.metrics))
     app.add_exception_handler(ClientGone, _client_gone)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
     return app
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    response = error.response()
-    if hasattr(request.state, "request_id"):
-        response.headers["X-Request-Id"] = request.state.request_id
-    return response
+def _api_error_handler(
+    metrics: ServerMetrics,
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        if error.code in REJECTIONS:
+            metrics.count_rejection(error.code)
+        response = error.response()
+        if hasattr(request.state, "request_id"):
+            response.headers["X-Request-Id"] = request.state.request_id
+        return response
+
+    return answer
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

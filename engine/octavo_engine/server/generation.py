@@ -9,7 +9,9 @@ import msgspec
 
 from octavo_engine.errors import OctavoError
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta, RequestStream
+from octavo_engine.server.coalesce import coalesce
 from octavo_engine.server.errors import from_engine
+from octavo_engine.server.request_times import RequestTimes
 from octavo_engine.server.response_types import PromptTokensDetails, Usage
 from octavo_engine.server.state import Loaded, ServerState
 from octavo_engine.text.sequence_text import SequenceText, TextDelta
@@ -108,14 +110,13 @@ class _PromptRun:
     ) -> None:
         self.request = request
         self.num_cached_tokens = 0
-        self._metrics = state.metrics
+        self._times = RequestTimes(state.metrics, request)
         self._engine = loaded.engine
         self._stream = stream
         self._sequences = [
             SequenceText(loaded.tokenizer, request.params, request.prompt_token_ids)
             for _ in range(request.params.n)
         ]
-        self._last_token_s: list[float | None] = [None] * request.params.n
 
     @property
     def num_output_tokens(self) -> int:
@@ -128,7 +129,7 @@ class _PromptRun:
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
         while not self.finished:
             try:
-                batch = await anext(self._stream)
+                batch = coalesce(await anext(self._stream))
             except StopAsyncIteration:
                 batch = self._aborted()
             out = [
@@ -136,28 +137,15 @@ class _PromptRun:
             ]
             if out:
                 yield out
-        self._metrics.e2e_request_latency_s.observe(time.monotonic() - self.request.arrival_time_s)
+        self._times.finish(time.monotonic())
 
     def _take(self, delta: RequestDelta) -> ChoiceDelta:
-        self._observe_times(delta)
+        self._times.note(delta, time.monotonic())
         self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
         text = self._sequences[delta.index].push(delta)
         if text.finish_reason == "stop" and isinstance(text.stop_reason, str):
             self._engine.finish(self.request.request_id, delta.index, text.stop_reason)
         return ChoiceDelta(delta.index, text, delta.prompt_logprobs)
-
-    def _observe_times(self, delta: RequestDelta) -> None:
-        if not delta.token_ids:
-            return
-        now = time.monotonic()
-        last = self._last_token_s[delta.index]
-        self._last_token_s[delta.index] = now
-        if last is not None:
-            gap_s = (now - last) / len(delta.token_ids)
-            for _ in delta.token_ids:
-                self._metrics.inter_token_latency_s.observe(gap_s)
-        elif delta.index == 0:
-            self._metrics.time_to_first_token_s.observe(now - self.request.arrival_time_s)
 
     def _aborted(self) -> list[RequestDelta]:
         """A stream that ends early was aborted: say so for every sequence that still runs."""

@@ -1,8 +1,5 @@
 """What NVML tells of the GPUs: whether there are any, how busy and how full they are."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import msgspec
 import pynvml
 
@@ -20,30 +17,29 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 def has_gpu() -> bool:
     """Whether this machine has a driver and a GPU. Takes no memory of a GPU, as CUDA would."""
-    with _nvml() as is_there:
-        return is_there and pynvml.nvmlDeviceGetCount() > 0
+    return _open() and pynvml.nvmlDeviceGetCount() > 0
 
 
-@contextmanager
-def _nvml() -> Iterator[bool]:
+class GpuMonitor:
+    """Keeps the driver's library open, which takes long to open; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._is_open = _open()
+
+    def read(self) -> list[GpuReading]:
+        """Of each GPU that this process may see; empty without a driver. A millisecond or so."""
+        if not self._is_open:
+            return []
+        return [_read(index) for index in range(pynvml.nvmlDeviceGetCount())]
+
+
+def _open() -> bool:
     """Whether the driver's library could be opened."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def read_gpus() -> list[GpuReading]:
-    """Of each GPU that this process may see; empty without a driver. A millisecond or so each."""
-    with _nvml() as is_there:
-        if not is_there:
-            return []
-        return [_read(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return False
+    return True
 
 
 def _read(index: int) -> GpuReading:

@@ -1,5 +1,7 @@
 """Health, models, version and metrics: routes that answer at once whatever the load."""
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import Response
@@ -40,7 +42,9 @@ def info_router(state: ServerState) -> APIRouter:
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         state.metrics.draining.set(state.phase not in (Phase.LOADING, Phase.READY))
-        return Response(encode(state.metrics.registry), media_type=content_type)
+        state.metrics.tell_phase(state.phase, list(Phase))
+        content = await asyncio.to_thread(encode, state.metrics.registry)
+        return Response(content, media_type=content_type)
 
     @router.get("/v1/models")
     async def models() -> Response:

@@ -1,222 +1,341 @@
-"""Every metric of the engine's server: names, help, labels and buckets in one schema.
+"""Every metric of the engine's server: the one schema of names, help, labels and buckets.
 
-Counters and gauges are read from the core's own statistics at each scrape, so they cannot drift;
-histograms are observed as tokens leave. The names under `vllm:` are those that dashboards, KEDA
-triggers and the gateway extension already use; what those lack is under `octavo:`.
+The registry (`metrics_registry.py`) and the reference page (`metrics_page.py`) are made from it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
-
-import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
 from octavo_engine.messages import EngineStats
-
-LABELS = ("model_name", "engine")
-
-TTFT_BUCKETS_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-# On Hopper 4 to 8 ms is normal; buckets that begin at 10 ms see nothing there.
-ITL_BUCKETS_S = (
-    *(0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.01, 0.025, 0.05, 0.075, 0.1),
-    *(0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-)
-LOOP_LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-E2E_BUCKETS_S = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+from octavo_engine.server.metric_spec import (
+    COMPILE_BUCKETS_S,
+    COUNT_BUCKETS,
+    HTTP_BUCKETS_S,
+    ITL_BUCKETS_S,
+    LOOP_LAG_BUCKETS_S,
+    OWN_PREFIX,
+    REQUEST_BUCKETS_S,
+    TOKEN_BUCKETS,
+    TTFT_BUCKETS_S,
+    Kind,
+    MetricSpec,
+    Owner,
+    Read,
 )
 
 
-class StatMetric(msgspec.Struct, frozen=True):
-    """A metric that is one number of the core's statistics."""
-
-    name: str
-    kind: Literal["gauge", "counter"]
-    help: str
-    read: Callable[[EngineStats], float]
+def _read(kind: Kind, name: str, text: str, read: Read, label: str = "") -> MetricSpec:
+    labels = (label,) if label else ()
+    owner: Owner = "own" if name.startswith(OWN_PREFIX) else "compatible"
+    name = name.removeprefix(OWN_PREFIX)
+    return MetricSpec(name=name, kind=kind, owner=owner, help=text, labels=labels, read=read)
 
 
-STAT_METRICS: tuple[StatMetric, ...] = (
-    StatMetric(
-        "vllm:num_requests_running",
+def _histogram(
+    owner: Owner, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()
+) -> MetricSpec:
+    return MetricSpec(
+        name=name, kind="histogram", owner=owner, help=text, labels=labels, buckets=buckets
+    )
+
+
+def _kv_pages(stats: EngineStats) -> dict[str, float]:
+    used, cached = stats.kv_blocks_used, stats.kv_blocks_cached
+    return {"used": used, "cached": cached, "free": stats.kv_blocks_total - used - cached}
+
+
+def _step_parts(stats: EngineStats) -> dict[str, float]:
+    steps = stats.steps
+    parts = {"schedule": steps.schedule_s, "launch": steps.launch_s, "wait": steps.wait_s}
+    return {**parts, "commit": steps.commit_s, "device": steps.device_s}
+
+
+CORE_METRICS: tuple[MetricSpec, ...] = (
+    # Compatible.
+    _read(
         "gauge",
+        "num_requests_running",
         "Requests that take part in the engine's steps.",
-        lambda stats: stats.num_running,
+        lambda stats, info: stats.num_running,
     ),
-    StatMetric(
-        "vllm:num_requests_waiting",
+    _read(
         "gauge",
+        "num_requests_waiting",
         "Requests that wait for room in the engine.",
-        lambda stats: stats.num_waiting,
+        lambda stats, info: stats.num_waiting,
     ),
-    StatMetric(
-        "vllm:kv_cache_usage_perc",
+    _read(
         "gauge",
+        "num_requests_waiting_by_reason",
+        "Requests that wait, by what they wait for; capacity: rows or pages.",
+        lambda stats, info: {"capacity": stats.num_waiting, "deferred": 0},
+        label="reason",
+    ),
+    _read(
+        "gauge",
+        "kv_cache_usage_perc",
         "Share of the KV cache's pages that requests hold; 1 is full.",
-        lambda stats: stats.kv_blocks_used / max(stats.kv_blocks_total, 1),
+        lambda stats, info: stats.kv_blocks_used / max(stats.kv_blocks_total, 1),
     ),
-    StatMetric(
-        "vllm:prompt_tokens",
+    _read(
         "counter",
-        "Prompt tokens processed.",
-        lambda stats: stats.prompt_tokens_total,
+        "prompt_tokens",
+        "Prompt tokens of the requests taken in.",
+        lambda stats, info: stats.prompt_tokens_total,
     ),
-    StatMetric(
-        "vllm:generation_tokens",
+    _read(
         "counter",
+        "generation_tokens",
         "Tokens generated.",
-        lambda stats: stats.generation_tokens_total,
+        lambda stats, info: stats.generation_tokens_total,
     ),
-    StatMetric(
-        "vllm:num_preemptions",
+    _read(
         "counter",
+        "num_preemptions",
         "Times a running request gave its pages up to another.",
-        lambda stats: stats.preemptions_total,
+        lambda stats, info: stats.preemptions_total,
     ),
-    StatMetric(
-        "vllm:prefix_cache_queries",
+    _read(
         "counter",
+        "prefix_cache_queries",
         "Prompt tokens looked up in the prefix cache.",
-        lambda stats: stats.prefix_queries_tokens_total,
+        lambda stats, info: stats.prefix_queries_tokens_total,
     ),
-    StatMetric(
-        "vllm:prefix_cache_hits",
+    _read(
         "counter",
+        "prefix_cache_hits",
         "Prompt tokens found in the prefix cache.",
-        lambda stats: stats.prefix_hits_tokens_total,
+        lambda stats, info: stats.prefix_hits_tokens_total,
     ),
-    StatMetric(
-        "octavo:kv_blocks_total",
-        "gauge",
-        "Pages of the KV cache.",
-        lambda stats: stats.kv_blocks_total,
-    ),
-    StatMetric(
-        "octavo:kv_blocks_used",
-        "gauge",
-        "Pages that requests hold.",
-        lambda stats: stats.kv_blocks_used,
-    ),
-    StatMetric(
-        "octavo:kv_blocks_cached",
-        "gauge",
-        "Pages kept for later prefix hits that no request holds.",
-        lambda stats: stats.kv_blocks_cached,
-    ),
-    StatMetric(
-        "octavo:steps",
+    _read(
         "counter",
-        "Steps of the engine.",
-        lambda stats: stats.steps_total,
+        "prompt_tokens_cached",
+        "Prompt tokens that were not computed, since the prefix cache held them.",
+        lambda stats, info: stats.prefix_hits_tokens_total,
     ),
-    StatMetric(
-        "octavo:last_step_age_seconds",
+    _read(
+        "counter",
+        "request_success",
+        "Sequences ended, by the reason they ended for.",
+        lambda stats, info: stats.finished_total,
+        label="finished_reason",
+    ),
+    # Our own.
+    _read(
         "gauge",
-        "Seconds since the engine's loop last made progress.",
-        lambda stats: stats.last_step_age_s,
+        "octavo:max_num_seqs",
+        "Sequences that can run at once.",
+        lambda stats, info: info.max_num_seqs,
+    ),
+    _read(
+        "gauge",
+        "octavo:kv_blocks",
+        "Pages of the KV cache: used by requests, cached for later prefix hits, free.",
+        lambda stats, info: _kv_pages(stats),
+        label="state",
+    ),
+    _read("counter", "octavo:steps", "Steps of the engine.", lambda stats, info: stats.steps_total),
+    _read(
+        "counter",
+        "octavo:step_seconds",
+        "Seconds of all steps by part: schedule, launch, wait (for the device) and commit are the "
+        "host's and add up; device is what the steps took on the device beside them.",
+        lambda stats, info: _step_parts(stats),
+        label="part",
+    ),
+    _read(
+        "counter",
+        "octavo:host_gap_seconds",
+        "Seconds in which the device had work coming and waited for the host.",
+        lambda stats, info: stats.steps.host_gap_s,
+    ),
+    _read(
+        "counter",
+        "octavo:step_rows",
+        "Sequences that took part in steps, summed over the steps.",
+        lambda stats, info: stats.steps.num_rows,
+    ),
+    _read(
+        "counter",
+        "octavo:step_padded_rows",
+        "Rows computed for nothing, to fill the size of a captured graph.",
+        lambda stats, info: stats.steps.num_padded_rows,
+    ),
+    _read(
+        "counter",
+        "octavo:graph_steps",
+        "Steps whose model ran as a captured graph; divide by the steps for the hit rate.",
+        lambda stats, info: stats.steps.num_graph_steps,
+    ),
+    _read(
+        "gauge",
+        "octavo:last_step_age_seconds",
+        "Seconds since the engine's loop last made progress; 0 when it has nothing to do.",
+        lambda stats, info: stats.last_step_age_s,
+    ),
+    _read(
+        "gauge",
+        "octavo:core_silence_seconds",
+        "Seconds since the core's process was last heard of; 0 where the server is that process.",
+        lambda stats, info: stats.silence_s,
     ),
 )
-SUCCESS_METRIC = ("vllm:request_success", "Sequences ended, by the reason they ended for.")
 
+ITERATION_TOKENS = MetricSpec(
+    name="iteration_tokens_total",
+    kind="histogram",
+    owner="compatible",
+    help="Tokens of a step: prompt tokens computed and tokens generated. Read from the core.",
+)
+CACHE_CONFIG = MetricSpec(
+    name="cache_config_info",
+    kind="gauge",
+    owner="compatible",
+    help="Always 1; the labels tell the cache's settings.",
+    labels=("block_size", "num_gpu_blocks", "cache_dtype"),
+)
 
-class _StatsCollector(Collector):
-    """Turns one snapshot of the core into metric families; nothing while the engine loads."""
+TTFT = _histogram(
+    "compatible",
+    "time_to_first_token_seconds",
+    "Seconds from a request's arrival to its first token.",
+    TTFT_BUCKETS_S,
+)
+ITL = _histogram(
+    "compatible",
+    "inter_token_latency_seconds",
+    "Seconds between two tokens of a sequence.",
+    ITL_BUCKETS_S,
+)
+TIME_PER_TOKEN = _histogram(
+    "compatible",
+    "request_time_per_output_token_seconds",
+    "A request's mean seconds between two tokens.",
+    ITL_BUCKETS_S,
+)
+E2E = _histogram(
+    "compatible",
+    "e2e_request_latency_seconds",
+    "Seconds from a request's arrival to its last token.",
+    REQUEST_BUCKETS_S,
+)
+QUEUE_TIME = _histogram(
+    "compatible",
+    "request_queue_time_seconds",
+    "Seconds from a request's arrival to its first step.",
+    REQUEST_BUCKETS_S,
+)
+PREFILL_TIME = _histogram(
+    "compatible",
+    "request_prefill_time_seconds",
+    "Seconds from a request's first step to its first token.",
+    REQUEST_BUCKETS_S,
+)
+DECODE_TIME = _histogram(
+    "compatible",
+    "request_decode_time_seconds",
+    "Seconds from a request's first token to its last.",
+    REQUEST_BUCKETS_S,
+)
+INFERENCE_TIME = _histogram(
+    "compatible",
+    "request_inference_time_seconds",
+    "Seconds from a request's first step to its last token.",
+    REQUEST_BUCKETS_S,
+)
+PROMPT_TOKENS = _histogram(
+    "compatible", "request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BUCKETS
+)
+GENERATION_TOKENS = _histogram(
+    "compatible",
+    "request_generation_tokens",
+    "Tokens generated for a request, over all its sequences.",
+    TOKEN_BUCKETS,
+)
+PARAMS_N = _histogram(
+    "compatible", "request_params_n", "Sequences that a request asked for.", COUNT_BUCKETS
+)
+PARAMS_MAX_TOKENS = _histogram(
+    "compatible", "request_params_max_tokens", "Tokens that a request allowed.", TOKEN_BUCKETS
+)
+REJECTIONS = MetricSpec(
+    name="admission_rejections",
+    kind="counter",
+    owner="compatible",
+    help="Requests refused because of load or state: queue_full, loading, draining, engine_dead.",
+    labels=("reason",),
+)
+LOOP_LAG = _histogram(
+    "own",
+    "event_loop_lag_seconds",
+    "How late the server's event loop runs what is due; sampled twice a second.",
+    LOOP_LAG_BUCKETS_S,
+)
+COMPILE_TIME = _histogram(
+    "own",
+    "grammar_compile_seconds",
+    "Seconds that a grammar of structured output took to compile.",
+    COMPILE_BUCKETS_S,
+)
+IN_FLIGHT = MetricSpec(
+    name="http_requests_in_flight",
+    kind="gauge",
+    help="Generation requests that the server holds open.",
+)
+DRAINING = MetricSpec(
+    name="draining", kind="gauge", help="1 from the signal to stop on, when new work is refused."
+)
+PHASE = MetricSpec(
+    name="phase",
+    kind="gauge",
+    help="1 for the phase that the server is in: loading, ready, leaving, draining, stopping.",
+    labels=("phase",),
+)
+DISCONNECTS = MetricSpec(
+    name="client_disconnects",
+    kind="counter",
+    help="Requests ended because their client went away.",
+)
+STARTUP = MetricSpec(
+    name="startup_seconds",
+    kind="gauge",
+    help="Seconds that a stage of the start took; total is all of it.",
+    labels=("stage",),
+)
+HTTP_REQUESTS = MetricSpec(
+    name="http_requests",
+    kind="counter",
+    owner="http",
+    help="Requests answered, by method, route and class of status.",
+    labels=("method", "handler", "status"),
+)
+HTTP_DURATION = _histogram(
+    "http",
+    "http_request_duration_seconds",
+    "Seconds to the end of the answer, by method and route.",
+    HTTP_BUCKETS_S,
+    labels=("method", "handler"),
+)
 
-    def __init__(
-        self, read_stats: Callable[[], EngineStats | None], label_values: Sequence[str]
-    ) -> None:
-        self._read_stats = read_stats
-        self._label_values = label_values
+SERVER_METRICS: tuple[MetricSpec, ...] = (
+    *(TTFT, ITL, TIME_PER_TOKEN, E2E, QUEUE_TIME, PREFILL_TIME, DECODE_TIME, INFERENCE_TIME),
+    *(PROMPT_TOKENS, GENERATION_TOKENS, PARAMS_N, PARAMS_MAX_TOKENS, REJECTIONS),
+    *(LOOP_LAG, COMPILE_TIME, IN_FLIGHT, DRAINING, PHASE, DISCONNECTS, STARTUP),
+    *(HTTP_REQUESTS, HTTP_DURATION),
+)
 
-    def collect(self) -> Iterator[Metric]:
-        stats = self._read_stats()
-        if stats is None:
-            return
-        for metric in STAT_METRICS:
-            family_type = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
-            family = family_type(metric.name, metric.help, labels=LABELS)
-            family.add_metric(self._label_values, metric.read(stats))
-            yield family
-        finished = CounterMetricFamily(*SUCCESS_METRIC, labels=(*LABELS, "finished_reason"))
-        for reason, count in sorted(stats.finished_total.items()):
-            finished.add_metric((*self._label_values, reason), count)
-        yield finished
+GPU_METRICS: tuple[MetricSpec, ...] = tuple(
+    MetricSpec(name=name, kind="gauge", help=text, labels=("gpu",))
+    for name, text in (
+        ("gpu_utilization_ratio", "Share of the last moments in which a kernel ran on the GPU."),
+        ("gpu_memory_used_bytes", "Memory of the GPU in use, by whomever."),
+        ("gpu_memory_total_bytes", "Memory of the GPU."),
+        ("gpu_power_watts", "Power that the GPU draws."),
+        ("gpu_temperature_celsius", "Temperature of the GPU."),
+    )
+)
 
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not ask the core for numbers."""
-        return iter(())
-
-
-class ServerMetrics:
-    """The registry of one server process and the histograms that its routes observe."""
-
-    def __init__(self, model_name: str, read_stats: Callable[[], EngineStats | None]) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(_StatsCollector(read_stats, (model_name, "0")))
-        self._labels = {"model_name": model_name, "engine": "0"}
-
-        self.time_to_first_token_s = self._histogram(
-            "vllm:time_to_first_token_seconds",
-            "Seconds from a request's arrival to its first token.",
-            TTFT_BUCKETS_S,
-        )
-        self.inter_token_latency_s = self._histogram(
-            "vllm:inter_token_latency_seconds",
-            "Seconds between two tokens of a sequence.",
-            ITL_BUCKETS_S,
-        )
-        self.e2e_request_latency_s = self._histogram(
-            "vllm:e2e_request_latency_seconds",
-            "Seconds from a request's arrival to its last token.",
-            E2E_BUCKETS_S,
-        )
-        self.event_loop_lag_s = self._histogram(
-            "octavo:event_loop_lag_seconds",
-            "How late the server's event loop runs what is due; sampled twice a second.",
-            LOOP_LAG_BUCKETS_S,
-        )
-        self.in_flight = self._gauge(
-            "octavo:http_requests_in_flight", "Generation requests that the server holds open."
-        )
-        self.draining = self._gauge(
-            "octavo:draining", "1 from the signal to stop on, when new work is refused."
-        )
-        self.disconnects = self._counter(
-            "octavo:client_disconnects", "Requests ended because their client went away."
-        )
-        self._max_num_seqs = Gauge(
-            "octavo:max_num_seqs",
-            "Sequences that run at once at most.",
-            LABELS,
-            registry=self.registry,
-        )
-        self._startup_s = Gauge(
-            "octavo:startup_seconds",
-            "Seconds that a stage of the start took.",
-            (*LABELS, "stage"),
-            registry=self.registry,
-        )
-
-    def tell_room(self, max_num_seqs: int) -> None:
-        """What the engine runs at most; not told before it is known."""
-        self._max_num_seqs.labels(**self._labels).set(max_num_seqs)
-
-    def observe_startup(self, stage: str, seconds: float) -> None:
-        self._startup_s.labels(**self._labels, stage=stage).set(seconds)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        metric = Histogram(name, text, LABELS, buckets=buckets, registry=self.registry)
-        return metric.labels(**self._labels)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, LABELS, registry=self.registry).labels(**self._labels)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, LABELS, registry=self.registry).labels(**self._labels)
+ALL_METRICS: tuple[MetricSpec, ...] = (
+    *CORE_METRICS,
+    ITERATION_TOKENS,
+    CACHE_CONFIG,
+    *SERVER_METRICS,
+    *GPU_METRICS,
+)

@@ -50,11 +50,15 @@ async def serve(settings: ServerSettings, load: Callable[[ServerState], Loaded])
     server = _Uvicorn(_uvicorn_config(settings, state, tls))
     signals = _Signals()
     listening = asyncio.ensure_future(_listen(server))
-    renewing = asyncio.ensure_future(_renew_certificate(tls))
+    background = [
+        asyncio.ensure_future(_renew_certificate(tls)),
+        asyncio.ensure_future(_measure_lag(state)),
+    ]
     try:
         await _load_and_wait(state, signals, load, listening)
     finally:
-        renewing.cancel()
+        for task in background:
+            task.cancel()
         server.should_exit = True
         await listening
         signals.close()
@@ -77,7 +81,6 @@ async def _load_and_wait(
         told_to_stop.cancel()
         return
     state.loaded = loading.result()
-    state.metrics.tell_room(state.loaded.engine.info.max_num_seqs)
     state.phase = Phase.READY
     load_s = time.monotonic() - began_s
     state.startup.finish(time.monotonic())
@@ -92,10 +95,7 @@ async def _load_and_wait(
 async def _until_stopped_or_dead(state: ServerState, told_to_stop: "asyncio.Future[Any]") -> None:
     assert state.loaded is not None
     while not told_to_stop.done():
-        due_s = time.monotonic() + _HEALTH_PERIOD_S
         await asyncio.wait({told_to_stop}, timeout=_HEALTH_PERIOD_S)
-        if not told_to_stop.done():
-            state.metrics.event_loop_lag_s.observe(max(time.monotonic() - due_s, 0.0))
         death = state.loaded.engine.death
         if death is not None:
             told_to_stop.cancel()
@@ -181,6 +181,13 @@ async def _wait(work: Awaitable[object], timeout_s: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def _measure_lag(state: ServerState) -> None:
+    while True:
+        due_s = time.monotonic() + _HEALTH_PERIOD_S
+        await asyncio.sleep(_HEALTH_PERIOD_S)
+        state.metrics.event_loop_lag_s.observe(max(time.monotonic() - due_s, 0.0))
 
 
 async def _renew_certificate(tls: ServerTls | None) -> None:

@@ -13,6 +13,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     served_model_names: tuple[str, ...]
     """Names that requests may use for the model; the first is the one in answers and metrics."""
+    metrics_prefix: str = "vllm:"
+    """Of the metrics that have names in common with other engines."""
     core_process: bool | None = None
     """Whether the core runs in a process of its own; None: on a GPU."""
     log_format: LogFormat = "json"

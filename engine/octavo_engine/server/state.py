@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from octavo_engine.messages import EngineClient, EngineStats
+from octavo_engine.messages import EngineClient, EngineInfo, EngineStats
 from octavo_engine.server.api_keys import ApiKeys
 from octavo_engine.server.errors import ApiError
-from octavo_engine.server.metrics import ServerMetrics
+from octavo_engine.server.gpu import GpuMonitor
+from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.startup import StartupProgress
 from octavo_engine.text.tokenizer import Tokenizer
@@ -46,14 +47,18 @@ class ServerState:
         self.phase = Phase.LOADING
         self.loaded: Loaded | None = None
         self.startup = StartupProgress()
-        self.metrics = ServerMetrics(settings.model_name, self.engine_stats)
+        self.metrics = ServerMetrics(
+            settings.model_name, self._read_core, GpuMonitor().read, settings.metrics_prefix
+        )
         self._num_in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._running_ids: set[str] = set()
 
-    def engine_stats(self) -> EngineStats | None:
-        return None if self.loaded is None else self.loaded.engine.stats()
+    def _read_core(self) -> tuple[EngineStats, EngineInfo] | None:
+        if self.loaded is None:
+            return None
+        return self.loaded.engine.stats(), self.loaded.engine.info
 
     def require_engine(self) -> Loaded:
         """The engine for new work. Raises `ApiError` 503 with Retry-After when none is taken."""
