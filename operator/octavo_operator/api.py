@@ -122,6 +122,7 @@ class RolloutSpec(_Part):
     strategy: Literal["auto", "surge", "recreate"] = "auto"
     max_surge: int | None = None
     drain_seconds: int = 300
+    progress_deadline_seconds: int = 2700
 
 
 class SecretKeyRef(_Part):

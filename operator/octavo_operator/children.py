@@ -19,10 +19,9 @@ from octavo_operator.kinds import (
     SERVICE_LABEL,
     Manifest,
 )
-from octavo_operator.pod_template import START_SECONDS, pod_template
+from octavo_operator.pod_template import pod_template
 
 SERVICE_PORT = 80
-_SCHEDULE_AND_PULL_SECONDS = 900
 
 
 def wanted(
@@ -76,7 +75,7 @@ def _deployment(service: InferenceService, replicas: int, defaults: EngineDefaul
             "selector": selector(service),
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _steps(service)},
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": START_SECONDS + _SCHEDULE_AND_PULL_SECONDS,
+            "progressDeadlineSeconds": service.spec.rollout.progress_deadline_seconds,
             "template": pod_template(service, labels(service), defaults),
         },
     }

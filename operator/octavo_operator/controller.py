@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import kopf
 import structlog
@@ -55,6 +55,7 @@ class Controller:
             self._autoscaler,
             self._queue.wake_later,
             EventWriter(cluster, metrics, lambda: datetime.now(UTC)),
+            timedelta(seconds=config.surge_wait_seconds),
             connection.own_namespace(),
         )
         self.resync = Resync(

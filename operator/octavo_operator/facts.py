@@ -1,9 +1,10 @@
 """The few facts that conditions are made from, taken out of a snapshot. Pure."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from octavo_operator import generations, mount_causes, pod_causes
+from octavo_operator import deadlines, generations, mount_causes, pod_causes
 from octavo_operator.kinds import DEPLOYMENT, Manifest
 from octavo_operator.pod_causes import Cause
 from octavo_operator.reasons import Reason
@@ -48,6 +49,10 @@ class Facts:
     not_accepted: Problem | None = None
     not_applied: Problem | None = None
     is_predecessor_there: bool = False
+    blocked: str | None = None
+    """Why a surge is impossible."""
+    overstaying: tuple[Cause, ...] = ()
+    """Pods that should have gone."""
 
 
 def rollout(deployment: Manifest | None) -> Rollout:
@@ -73,6 +78,9 @@ def gather(
     wanted_replicas: int,
     snapshot: Snapshot,
     *,
+    now: datetime,
+    limits: deadlines.Limits,
+    blocked: str | None = None,
     not_accepted: Problem | None = None,
     not_applied: Problem | None = None,
     is_predecessor_there: bool = False,
@@ -80,7 +88,7 @@ def gather(
     """Pods of an earlier template count as replicas; what ails them is another generation's."""
     account = rollout(snapshot.child(DEPLOYMENT))
     pods = generations.newest_pods(snapshot)
-    causes = [cause for pod in pods if (cause := _cause(pod, snapshot)) is not None]
+    causes = [cause for pod in pods if (cause := _cause(pod, snapshot, limits, now)) is not None]
     if account.ready_replicas >= wanted_replicas:
         # An evicted pod stays as a record after its replacement answers.
         causes = [cause for cause in causes if cause.reason is not Reason.POD_FAILED]
@@ -102,12 +110,23 @@ def gather(
         not_accepted=not_accepted,
         not_applied=not_applied,
         is_predecessor_there=is_predecessor_there,
+        blocked=blocked,
+        overstaying=tuple(
+            cause
+            for pod in filter(pod_causes.is_leaving, snapshot.pods)
+            if (cause := deadlines.overdue(pod, limits, now)) is not None
+        ),
     )
 
 
-def _cause(pod: Manifest, snapshot: Snapshot) -> Cause | None:
+def _cause(
+    pod: Manifest, snapshot: Snapshot, limits: deadlines.Limits, now: datetime
+) -> Cause | None:
+    if pod_causes.is_leaving(pod):
+        return None
     events = snapshot.events.get(pod["metadata"]["name"], ())
-    return pod_causes.cause(pod) or mount_causes.cause(pod, events)
+    told = pod_causes.cause(pod) or mount_causes.cause(pod, events)
+    return told or deadlines.overdue(pod, limits, now)
 
 
 def _telling(cause: Cause) -> tuple[int, str]:
@@ -130,6 +149,7 @@ _TELLING_ORDER = {
             Reason.CONTAINER_CANNOT_START,
             Reason.IMAGE_PULL,
             Reason.VOLUME_MOUNT,
+            Reason.PROGRESS_DEADLINE_EXCEEDED,
             Reason.UNSCHEDULABLE,
             Reason.NOT_ANSWERING,
             Reason.POD_FAILED,

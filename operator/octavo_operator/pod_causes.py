@@ -60,7 +60,7 @@ _ENGINE_REASONS = {
 
 
 def is_ready(pod: Pod) -> bool:
-    return _condition(pod, "Ready").get("status") == "True"
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def is_leaving(pod: Pod) -> bool:
@@ -81,11 +81,11 @@ def cause(pod: Pod) -> Cause | None:
 
 def waiting_for(pod: Pod) -> str:
     """What a pod without trouble is waiting for; a few words."""
-    if _condition(pod, "PodScheduled").get("status") != "True":
+    if condition(pod, "PodScheduled").get("status") != "True":
         return "waits for a node"
-    if any(status.get("started") for status in _containers(pod)):
+    if any(status.get("started") for status in containers(pod)):
         return "begins to answer"
-    if any("running" in status.get("state", {}) for status in _containers(pod)):
+    if any("running" in status.get("state", {}) for status in containers(pod)):
         return "loads its model"
     return "starts its container"
 
@@ -102,7 +102,7 @@ def _failed_pod(pod: Pod) -> _Finding | None:
 
 
 def _unschedulable(pod: Pod) -> _Finding | None:
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
         return None
     return Reason.UNSCHEDULABLE, f"fits on no node: {scheduled.get('message', '')}"
@@ -129,7 +129,7 @@ def _cannot_start(pod: Pod) -> _Finding | None:
 
 def _ended(pod: Pod) -> _Finding | None:
     """The last end of a container counts until the pod answers again: a restart is no recovery."""
-    for status in _containers(pod):
+    for status in containers(pod):
         ended = _last_end(status)
         if ended is None:
             continue
@@ -148,8 +148,8 @@ def _ended(pod: Pod) -> _Finding | None:
 
 def _not_answering(pod: Pod) -> _Finding | None:
     """Runs still, and has ceased to be ready since its start."""
-    unready_since = _condition(pod, "Ready").get("lastTransitionTime", "")
-    for status in _containers(pod):
+    unready_since = condition(pod, "Ready").get("lastTransitionTime", "")
+    for status in containers(pod):
         running = status.get("state", {}).get("running")
         if running is not None and unready_since > running.get("startedAt", ""):
             return Reason.NOT_ANSWERING, "runs but does not answer its readiness probe"
@@ -192,19 +192,19 @@ def _last_end(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _containers(pod: Pod) -> list[Mapping[str, Any]]:
+def containers(pod: Pod) -> list[Mapping[str, Any]]:
     status = pod.get("status", {})
     return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
 
 
 def _waiting(pod: Pod) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for status in _containers(pod):
+    for status in containers(pod):
         waiting = status.get("state", {}).get("waiting")
         if waiting is not None:
             yield status, waiting
 
 
-def _condition(pod: Pod, condition_type: str) -> Mapping[str, Any]:
+def condition(pod: Pod, condition_type: str) -> Mapping[str, Any]:
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == condition_type:
             found: Mapping[str, Any] = condition

@@ -3,7 +3,7 @@
 Nothing here depends on the number of replicas: a change of scale changes no pod.
 """
 
-from octavo_operator import merge
+from octavo_operator import deadlines, merge
 from octavo_operator.api import InferenceService
 from octavo_operator.config import EngineDefaults
 from octavo_operator.engine_args import ENGINE_PORT, TERMINATION_LOG, serve_args
@@ -15,8 +15,6 @@ UNROUTE_SECONDS = 5
 """A leaving pod still answers so long, until every node has taken it out of its routes."""
 ABORT_SECONDS = 25
 """After the drain: time to end what is left in order, and to exit."""
-START_SECONDS = 1800
-"""A replica that has not loaded its model by then is restarted."""
 _USER_ID = 65532
 
 
@@ -86,7 +84,7 @@ def _container(service: InferenceService, defaults: EngineDefaults) -> Manifest:
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": _resources(service),
         "volumeMounts": mounts(service),
-        **_probes(),
+        **_probes(service),
         "lifecycle": {"preStop": {"sleep": {"seconds": UNROUTE_SECONDS}}},
         "terminationMessagePath": TERMINATION_LOG,
         # An engine that dies before it can say why leaves at least its last lines.
@@ -99,7 +97,9 @@ def _container(service: InferenceService, defaults: EngineDefaults) -> Manifest:
     }
 
 
-def _probes() -> Manifest:
+def _probes(service: InferenceService) -> Manifest:
+    load_s = deadlines.limits(service.spec.rollout.progress_deadline_seconds).load.total_seconds()
+
     def get(path: str) -> Manifest:
         return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}}
 
@@ -109,7 +109,7 @@ def _probes() -> Manifest:
             **get("/readyz"),
             "periodSeconds": 1,
             "timeoutSeconds": 2,
-            "failureThreshold": START_SECONDS,
+            "failureThreshold": int(load_s),
         },
         "readinessProbe": {
             **get("/readyz"),

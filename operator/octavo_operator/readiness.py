@@ -57,6 +57,21 @@ def _has_pod_in_trouble(facts: Facts) -> Finding | None:
     return first.reason, first.message + more
 
 
+def _is_blocked(facts: Facts) -> Finding | None:
+    """A pod that says more than that it finds no node comes first."""
+    if facts.blocked is None or any(c.reason is not Reason.UNSCHEDULABLE for c in facts.causes):
+        return None
+    return Reason.ROLLOUT_BLOCKED_NO_SPARE_GPU, facts.blocked
+
+
+def _overstays(facts: Facts) -> Finding | None:
+    if not facts.overstaying:
+        return None
+    first, *others = facts.overstaying
+    more = f" (and {len(others)} more)" if others else ""
+    return first.reason, first.message + more
+
+
 def _cannot_create_pods(facts: Facts) -> Finding | None:
     failure = facts.rollout.creation_failure
     if failure is None:
@@ -99,14 +114,17 @@ def _has_too_few(facts: Facts) -> Finding | None:
 
 _TROUBLE: tuple[Check, ...] = (
     _is_not_applied,
+    _is_blocked,
     _has_pod_in_trouble,
     _cannot_create_pods,
     _is_out_of_time,
+    _overstays,
 )
 _UNREADY: tuple[Check, ...] = (
     _is_rejected,
     _is_not_applied,
     _waits_for_predecessor,
+    _is_blocked,
     _has_pod_in_trouble,
     _cannot_create_pods,
     _is_out_of_time,
@@ -161,7 +179,7 @@ def _progressing(facts: Facts) -> Condition:
     stopped = _first((_is_rejected, _is_not_applied, _is_out_of_time), facts)
     if stopped is not None:
         return Condition("Progressing", False, *stopped)
-    moving = _first((_waits_for_predecessor, _is_moving), facts)
+    moving = _first((_waits_for_predecessor, _is_blocked, _is_moving), facts)
     if moving is not None:
         return Condition("Progressing", True, *moving)
     return Condition(

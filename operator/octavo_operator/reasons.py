@@ -30,6 +30,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_CREATION_FAILED = "PodCreationFailed"
     UNSCHEDULABLE = "Unschedulable"
+    ROLLOUT_BLOCKED_NO_SPARE_GPU = "RolloutBlockedNoSpareGPU"
     IMAGE_PULL = "ImagePull"
     CONTAINER_CANNOT_START = "ContainerCannotStart"
     SECRET_MISSING = "SecretMissing"
@@ -55,3 +56,4 @@ class Reason(StrEnum):
     NOT_ANSWERING = "NotAnswering"
     MINIMUM_REPLICAS_UNAVAILABLE = "MinimumReplicasUnavailable"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    TERMINATION_OVERDUE = "TerminationOverdue"

@@ -7,7 +7,7 @@ Everything but observe, apply and the status patch is a pure function of another
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import structlog
@@ -15,14 +15,16 @@ import structlog
 from octavo_operator import (
     api,
     children,
+    deadlines,
     facts,
     mount_events,
     plan,
+    rollouts,
     scale_status,
     status,
     transitions,
 )
-from octavo_operator.api import InferenceService
+from octavo_operator.api import InferenceService, RolloutSpec
 from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import EngineDefaults
@@ -49,6 +51,7 @@ class _Carried:
     not_accepted: Problem | None = None
     not_applied: Problem | None = None
     is_predecessor_there: bool = False
+    step: rollouts.Step | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Reconciler:
     wake_later: Callable[[ServiceKey, float], None]
     """Asks for another reconcile of a service after so many seconds."""
     events: EventWriter
+    surge_patience: timedelta
+    """How long a surge may wait for an accelerator."""
     operator_namespace: str
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
@@ -93,7 +98,10 @@ class Reconciler:
         snapshot = await self._observe(service)
         scale = self.autoscaler.scale(service, snapshot, self.now())
         namespace = self.operator_namespace
-        wanted = children.wanted(service, scale.replicas, self.defaults, namespace)
+        step = rollouts.step(service, snapshot, self.now(), self.surge_patience)
+        self._look_again((service.namespace, service.name), step.decided_in_s)
+        stepping = rollouts.carried_out(service, step)
+        wanted = children.wanted(stepping, scale.replicas, self.defaults, namespace)
         todo = plan.diff(wanted, snapshot, service.uid)
         own = replace(snapshot, children=_own(snapshot, service.uid))
         if todo.foreign:
@@ -111,7 +119,7 @@ class Reconciler:
             self.metrics.applied.labels(kind.name, item.cause).inc()
             self.cache.put(kind, applied)
             own = own.with_child(applied)
-        return _Carried(own, scale, "applied" if todo.items else "unchanged")
+        return _Carried(own, scale, "applied" if todo.items else "unchanged", step=step)
 
     async def _observe(self, service: InferenceService) -> Snapshot:
         """From the cache; what it lacks is asked for, since a foreign object lacks our labels."""
@@ -127,9 +135,12 @@ class Reconciler:
         snapshot, again_s = await mount_events.looked_at(
             self.cluster, key[0], carried.snapshot, self.now()
         )
-        if again_s is not None:
-            self.wake_later(key, again_s)
+        self._look_again(key, again_s)
         return replace(carried, snapshot=snapshot)
+
+    def _look_again(self, key: ServiceKey, in_s: float | None) -> None:
+        if in_s is not None:
+            self.wake_later(key, in_s)
 
     async def _tell(
         self,
@@ -139,14 +150,20 @@ class Reconciler:
         log: Log,
     ) -> None:
         metadata = body["metadata"]
+        limits = deadlines.limits(_progress_deadline_s(service))
         gathered = facts.gather(
             metadata["generation"],
             carried.scale.replicas,
             carried.snapshot,
+            now=self.now(),
+            limits=limits,
+            blocked=None if carried.step is None else carried.step.blocked,
             not_accepted=carried.not_accepted,
             not_applied=carried.not_applied,
             is_predecessor_there=carried.is_predecessor_there,
         )
+        key = (metadata["namespace"], metadata["name"])
+        self._look_again(key, deadlines.next_in_s(carried.snapshot.pods, limits, self.now()))
         served_name = None if service is None else service.served_name
         old = body.get("status", {})
         new = status.wanted(body, served_name, gathered, self.now())
@@ -174,6 +191,11 @@ class Reconciler:
 def _fixed_replicas(body: Mapping[str, Any]) -> int:
     # The schema defaults and checks it, so it can be read even where the rest cannot.
     return int(body.get("spec", {}).get("replicas", 1))
+
+
+def _progress_deadline_s(service: InferenceService | None) -> int:
+    rollout = RolloutSpec() if service is None else service.spec.rollout
+    return rollout.progress_deadline_seconds
 
 
 def _own(snapshot: Snapshot, uid: str) -> dict[str, Manifest]:

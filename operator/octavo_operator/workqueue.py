@@ -40,11 +40,11 @@ class WorkQueue:
             self._queue.put_nowait(key)
 
     def wake_later(self, key: ServiceKey, delay_s: float) -> None:
-        """A wake that comes earlier, for whatever cause, does not cancel this one."""
+        """The earliest that was asked for counts; a wake for another cause does not cancel it."""
         entry = self._entries.setdefault(key, _Entry())
-        if entry.later is not None:
-            entry.later.cancel()
-        entry.later = asyncio.get_running_loop().call_later(delay_s, self._due, key)
+        loop = asyncio.get_running_loop()
+        if entry.later is None or entry.later.when() > loop.time() + delay_s:
+            self._wake_in(entry, key, delay_s)
 
     async def take(self) -> tuple[ServiceKey, float]:
         """The next service, and how long it has waited in seconds; must be given to `done`."""
@@ -65,8 +65,13 @@ class WorkQueue:
         delay_s = min(FIRST_BACKOFF_S * 2.0**entry.num_failures, LONGEST_BACKOFF_S)
         entry.num_failures += 1
         delay_s = max(delay_s, at_least_s)
-        self.wake_later(key, delay_s)
+        self._wake_in(entry, key, delay_s)
         return delay_s
+
+    def _wake_in(self, entry: _Entry, key: ServiceKey, delay_s: float) -> None:
+        if entry.later is not None:
+            entry.later.cancel()
+        entry.later = asyncio.get_running_loop().call_later(delay_s, self._due, key)
 
     def _finish(self, key: ServiceKey) -> _Entry:
         entry = self._entries[key]

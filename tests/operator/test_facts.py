@@ -1,11 +1,15 @@
 """The few facts that are taken out of a snapshot."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from octavo_operator import facts
+from octavo_operator.deadlines import limits
 from octavo_operator.reasons import Reason
 from octavo_operator.snapshot import Snapshot
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMED_OUT = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "late"}
 COMPLETE = {"type": "Progressing", "reason": "NewReplicaSetAvailable"}
 REFUSED = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
@@ -32,7 +36,7 @@ def crashed(exit_code=1):
 def gather(replica_set_body):
     def gathered(deployed, pods=(), **more):
         snapshot = Snapshot({"Deployment": deployed}, tuple(pods), (replica_set_body(),))
-        return facts.gather(1, 2, snapshot, **more)
+        return facts.gather(1, 2, snapshot, now=NOW, limits=limits(2700), **more)
 
     return gathered
 

@@ -16,6 +16,7 @@ DONE = Rollout(
     is_observed=True, replicas=2, updated_replicas=2, ready_replicas=2, was_complete=True
 )
 NONE_YET = Rollout(is_observed=True, replicas=2, updated_replicas=2)
+UNPLACED = Cause(Reason.UNSCHEDULABLE, "chat-3", "fits on no node: no GPU")
 CRASH = Cause(Reason.CRASH_LOOP, "chat-2", "ended with exit code 1")
 
 
@@ -48,6 +49,18 @@ def with_(rollout, **more):
             facts(is_predecessor_there=True),
             Reason.PREDECESSOR_TERMINATING,
             "objects of a deleted service with the same name are still being removed",
+        ),
+        (
+            facts(
+                with_(DONE, replicas=3, updated_replicas=1), blocked="no GPU", causes=(UNPLACED,)
+            ),
+            Reason.ROLLOUT_BLOCKED_NO_SPARE_GPU,
+            "no GPU",
+        ),
+        (
+            facts(with_(DONE, updated_replicas=1), blocked="no GPU", causes=(CRASH,)),
+            Reason.CRASH_LOOP,
+            "pod chat-2 ended with exit code 1",
         ),
         (
             facts(NONE_YET, causes=(CRASH,)),
@@ -152,6 +165,23 @@ def test_a_bad_new_replica_degrades_while_the_old_serves():
     assert told["Degraded"].status
     assert told["Degraded"].reason is Reason.CRASH_LOOP
     assert told["Ready"].reason is Reason.CRASH_LOOP
+
+
+def test_a_blocked_rollout_goes_on():
+    told = by_type(facts(with_(DONE, replicas=3, updated_replicas=1), blocked="no GPU"))
+
+    assert told["Progressing"].status
+    assert told["Progressing"].reason is Reason.ROLLOUT_BLOCKED_NO_SPARE_GPU
+    assert told["Degraded"].status
+
+
+def test_a_pod_that_does_not_go_degrades_and_leaves_ready():
+    stays = Cause(Reason.TERMINATION_OVERDUE, "chat-0", "should have gone")
+    told = by_type(facts(overstaying=(stays, stays)))
+
+    assert told["Degraded"].reason is Reason.TERMINATION_OVERDUE
+    assert told["Degraded"].message == "pod chat-0 should have gone (and 1 more)"
+    assert told["Ready"].status
 
 
 rollouts = st.builds(

@@ -1,6 +1,6 @@
 """One reconcile: what is written, and what is told, when the API server answers so or so."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -37,6 +37,7 @@ def reconciler(fake_cluster, cache, engine_defaults, woken_later):
         Autoscaler(lambda snapshot: ServiceLoad(), metrics),
         lambda key, delay_s: woken_later.append((key, delay_s)),
         EventWriter(fake_cluster, metrics, now),
+        timedelta(seconds=60),
         "octavo-system",
     )
 

@@ -81,6 +81,14 @@ async def test_the_servers_wish_is_a_floor():
     assert queue.failed(key, at_least_s=7.0) == 7.0
 
 
+async def test_of_two_later_wakes_the_earlier_counts():
+    queue = WorkQueue()
+    queue.wake_later(A, 0.01)
+    queue.wake_later(A, 60)
+
+    assert (await asyncio.wait_for(queue.take(), 5))[0] == A
+
+
 async def test_a_later_wake_comes():
     queue = WorkQueue()
     queue.wake_later(A, 0.01)

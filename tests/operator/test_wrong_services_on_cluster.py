@@ -214,6 +214,10 @@ WRONG_SPECS = {
         {"affinity": {"gpuAffinity": {}}},
         'unknown field "spec.affinity.gpuAffinity"',
     ),
+    "progress deadline": (
+        {"rollout": {"progressDeadlineSeconds": 5}},
+        "progressDeadlineSeconds must be between 10 and 86400",
+    ),
     "drain": ({"rollout": {"drainSeconds": -5}}, "drainSeconds must be between 0 and 86400"),
 }
 WRONG_NAMES = {
