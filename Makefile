@@ -113,3 +113,4 @@ bench-cpu: setup ## Output tokens per second on this CPU as ratios to transforme
 .PHONY: metrics
 metrics: setup ## Write what is generated from the schema of metrics: the reference page, the dashboard
 	$(BIN)/python -m octavo_engine.server.metrics_page > engine/METRICS.md
+	$(BIN)/python charts/build_dashboard.py

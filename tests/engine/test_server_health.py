@@ -222,3 +222,11 @@ async def test_metrics_answer_while_loading() -> None:
         samples = await scrape(client)
     assert samples["octavo:draining"] == 0
     assert "vllm:num_requests_running" not in samples
+
+
+async def test_names_keep_their_colons_whatever_format_the_scraper_prefers() -> None:
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+    async with serving(EchoEngine(always("abc"))) as client:
+        response = await client.http.get("/metrics", headers=accept)
+    assert "\nvllm:num_requests_running{" in response.text
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")

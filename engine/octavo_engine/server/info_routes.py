@@ -2,14 +2,16 @@
 
 import asyncio
 
-from fastapi import APIRouter, Request
-from prometheus_client.exposition import choose_encoder
+from fastapi import APIRouter
+from prometheus_client import generate_latest
 from starlette.responses import Response
 
 from octavo_engine.server.errors import ApiError, json_response
 from octavo_engine.server.response_types import ModelCard, ModelList
 from octavo_engine.server.state import Phase, ServerState
 from octavo_engine.version import octavo_version
+
+CONTENT_TYPE_PLAIN_0_0_4 = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def info_router(state: ServerState) -> APIRouter:
@@ -39,12 +41,13 @@ def info_router(state: ServerState) -> APIRouter:
         return json_response({"version": octavo_version()})
 
     @router.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    async def metrics() -> Response:
         state.metrics.draining.set(state.phase not in (Phase.LOADING, Phase.READY))
         state.metrics.tell_phase(state.phase, list(Phase))
-        content = await asyncio.to_thread(encode, state.metrics.registry)
-        return Response(content, media_type=content_type)
+        # Always the plain text format: in OpenMetrics the client library turns the colons of the
+        # names, which dashboards know, into underscores.
+        content = await asyncio.to_thread(generate_latest, state.metrics.registry)
+        return Response(content, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     @router.get("/v1/models")
     async def models() -> Response:

@@ -1,0 +1,135 @@
+"""The dashboard as a user sees it: every query of every panel has data after a real run."""
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.engine.gguf_files import EOS_ID, hf_weights, write_gguf
+from tests.engine.test_server_life import free_port, stop
+from tests.tools.prometheus import Prometheus, scraping
+
+from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.core.in_process import build_engine
+from octavo_engine.server.run import serve
+from octavo_engine.server.settings import ServerSettings
+from octavo_engine.server.state import Loaded, ServerState
+from octavo_engine.text.tokenizer import load_tokenizer
+
+CHARTS = Path(__file__).parents[2] / "charts"
+DASHBOARD = json.loads((CHARTS / "octavo" / "dashboards" / "service.json").read_text())
+LIMIT_S = 60
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            expression = target["expr"].replace("$model", ".*").replace("$__rate_interval", "5s")
+            yield panel["title"], expression
+
+
+def test_dashboard_is_up_to_date() -> None:
+    command = [sys.executable, str(CHARTS / "build_dashboard.py"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_panels_show_what_an_operator_asks_for() -> None:
+    shown = " ".join(expression for _, expression in queries())
+    for name in (
+        *("http_requests_total", "time_to_first_token", "inter_token_latency", "e2e_request"),
+        *("generation_tokens_total", "num_requests_waiting", "num_requests_running"),
+        *("kv_cache_usage_perc", "prefix_cache_hits", "num_preemptions", "count(vllm:num_req"),
+    ):
+        assert name in shown, name
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+async def test_every_query_has_data_from_a_real_prometheus(tmp_path: Path) -> None:
+    port = free_port()
+    task = asyncio.ensure_future(serve(settings(port), loader(tmp_path)))
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        while not await is_ready(http):
+            assert not task.done(), task.exception()
+            await asyncio.sleep(0.05)
+        load = asyncio.ensure_future(keep_busy(http))
+        try:
+            without_data = await asyncio.to_thread(watch, f"127.0.0.1:{port}", tmp_path)
+            assert not load.done(), load.exception()
+        finally:
+            load.cancel()
+            await asyncio.wait({load})
+    stop()
+    await asyncio.wait_for(task, 30)
+    assert without_data == []
+
+
+def watch(target: str, scratch: Path) -> list[tuple[str, str]]:
+    """The queries that had no data in the end; returns as soon as all have some."""
+    with scraping(target, free_port(), scratch) as prometheus:
+        deadline_s = time.monotonic() + LIMIT_S
+        left = list(queries())
+        while left and time.monotonic() < deadline_s:
+            time.sleep(0.5)
+            left = [query for query in left if not has_data(prometheus, query[1])]
+        return left
+
+
+def has_data(prometheus: Prometheus, expression: str) -> bool:
+    return any(math.isfinite(value) for value in prometheus.query(expression))
+
+
+async def keep_busy(http: httpx.AsyncClient) -> None:
+    body: dict[str, Any] = {"model": "tiny", "prompt": "ab" * 40, "max_tokens": 30}
+    body["logit_bias"] = {str(EOS_ID): -100}
+    while True:
+        streams = [http.post("/v1/completions", json={**body, "stream": i > 0}) for i in range(3)]
+        answers = await asyncio.gather(*streams)
+        assert [answer.status_code for answer in answers] == [200, 200, 200]
+        assert (await http.post("/v1/completions", json={})).status_code == 400
+
+
+def settings(port: int) -> ServerSettings:
+    return ServerSettings(
+        host="127.0.0.1", port=port, served_model_names=("tiny",), drain_grace_s=0.0
+    )
+
+
+def loader(folder: Path) -> Any:
+    model = write_gguf(folder / "tiny.gguf", hf_weights())
+    config = EngineConfig(
+        model=ModelSettings(path=str(model), device="cpu", dtype="float32"),
+        cache=CacheSettings(cpu_kv_cache_gib=0.05, block_size=16),
+        scheduler=SchedulerSettings(max_num_seqs=2),
+    )
+
+    def load(state: ServerState) -> Loaded:
+        return Loaded(build_engine(config), load_tokenizer(str(model)))
+
+    return load
+
+
+async def is_ready(http: httpx.AsyncClient) -> bool:
+    try:
+        return (await http.get("/readyz")).status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
