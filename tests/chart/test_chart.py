@@ -4,6 +4,7 @@ The rendered defaults are a golden file, for a reviewer's eye. After a change on
 OCTAVO_UPDATE_GOLDEN=1 pytest tests/chart
 """
 
+import json
 import os
 import re
 import subprocess
@@ -30,14 +31,23 @@ def rules(objects):
 
 
 def operator_config(objects, tmp_path):
-    (settings,) = of_kind(objects, "ConfigMap")
+    maps = of_kind(objects, "ConfigMap")
+    (settings,) = [found for found in maps if "operator.yaml" in found["data"]]
     path = tmp_path / "operator.yaml"
     path.write_text(settings["data"]["operator.yaml"], encoding="utf-8")
     return config.load(path)
 
 
+def is_dashboard(found):
+    return "grafana_dashboard" in found["metadata"].get("labels", {})
+
+
 def test_the_defaults(render):
-    objects = [found for found in render() if found["kind"] != "CustomResourceDefinition"]
+    objects = [
+        found
+        for found in render()
+        if found["kind"] != "CustomResourceDefinition" and not is_dashboard(found)
+    ]
     text = yaml.safe_dump_all(objects, sort_keys=False, width=100)
     if os.environ.get("OCTAVO_UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
@@ -52,6 +62,20 @@ def test_generated_files_are_not_stale(script):
     )
 
     assert result.returncode == 0, result.stderr
+
+
+def test_the_dashboard_is_where_grafanas_sidecar_finds_it(render):
+    (found,) = filter(is_dashboard, render())
+
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    dashboard = (CHART / "dashboards" / "service.json").read_text(encoding="utf-8")
+    assert json.loads(found["data"]["service.json"]) == json.loads(dashboard)
+
+
+def test_dashboards_can_be_left_out_or_labelled_otherwise(render):
+    assert not list(filter(is_dashboard, render({"dashboards": {"install": False}})))
+    (found,) = filter(is_dashboard, render({"dashboards": {"labels": {"team": "ml"}}}))
+    assert found["metadata"]["labels"]["team"] == "ml"
 
 
 def test_the_crd_is_installed_and_kept(render):
