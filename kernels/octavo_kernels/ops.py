@@ -1,4 +1,4 @@
-"""The public ops: the reference on a CPU, the Triton kernel on a GPU.
+"""The public ops: on a CPU the reference, or numba in bfloat16; on a GPU the Triton kernel.
 
 Triton is imported by the first call on a GPU tensor: a CPU-only process never loads it. In shapes:
 T tokens of the step, R rows, Hq and Hkv heads, D head dimension, N vocabulary.
@@ -42,7 +42,7 @@ def rms_norm(
     rounded to x.dtype. Statistics are float32.
     """
     if x.is_cpu:
-        from octavo_kernels.reference.rms_norm import rms_norm as run
+        from octavo_kernels.cpu.run import rms_norm as run
     else:
         from octavo_kernels.gpu.rms_norm import rms_norm as run
     return run(x, weight, eps, residual=residual, weight_offset=weight_offset)
@@ -148,14 +148,15 @@ def rope_kv_write(
     Afterwards k itself may or may not be rotated: read it from the cache.
     """
     if q.is_cpu:
-        from octavo_kernels.reference.kv_write import kv_write as write
-        from octavo_kernels.reference.rope import apply_rope as rotate
+        from octavo_kernels.cpu.run import rope_kv_write as rotate_and_write
 
         if qk_norm is not None:
             q.copy_(rms_norm(q, qk_norm[0], eps))
             k = rms_norm(k, qk_norm[1], eps)
-        rotate(q, k, cos, sin, positions, interleaved=interleaved)
-        write(k, v, k_cache, v_cache, slots, cache_rows)
+        rotate_and_write(
+            q, k, v, cos, sin, positions, k_cache, v_cache, slots,
+            interleaved=interleaved, cache_rows=cache_rows,
+        )  # fmt: skip
         return
     from octavo_kernels.gpu.rope import rope_kv_write as run
 
@@ -163,6 +164,48 @@ def rope_kv_write(
         q, k, v, cos, sin, positions, k_cache, v_cache, slots,
         interleaved=interleaved, qk_norm=qk_norm, eps=eps,
     )  # fmt: skip
+
+
+def rope_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    metadata: AttentionMetadata,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    interleaved: bool = False,
+    qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
+    eps: float = 0.0,
+    cache_rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`rope_kv_write`, then `paged_attention`: in one kernel where every row decodes on a GPU.
+
+    q may or may not be rotated afterwards.
+    """
+    if metadata.is_all_decode:
+        from octavo_kernels.gpu.attention_parts import AttentionOptions
+        from octavo_kernels.gpu.decode_rotation import Rotation
+        from octavo_kernels.gpu.paged_attention import rope_decode_attention
+
+        rotation = Rotation(k, v, cos, sin, positions, slots, interleaved, qk_norm, eps)
+        options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=sinks)
+        return rope_decode_attention(q, k_cache, v_cache, metadata, rotation, options)
+    rope_kv_write(
+        q, k, v, cos, sin, positions, k_cache, v_cache, slots,
+        interleaved=interleaved, qk_norm=qk_norm, eps=eps, cache_rows=cache_rows,
+    )  # fmt: skip
+    return paged_attention(
+        q, k_cache, v_cache, metadata, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
 
 
 def prepare_attention(
@@ -202,7 +245,7 @@ def paged_attention(
     numbers of no meaning. Pages must hold finite numbers everywhere: allocate them zeroed.
     """
     if q.is_cpu:
-        from octavo_kernels.reference.paged_attention import paged_attention as run
+        from octavo_kernels.cpu.run import paged_attention as run
     else:
         from octavo_kernels.gpu.paged_attention import paged_attention as run
     return run(

@@ -33,15 +33,33 @@ def paged_attention(
     for bucket in buckets:
         rows = slice(bucket.first_row, bucket.last_row)
         out[rows] = _decode(q[rows], k_cache, v_cache, bucket, scale, softcap, sinks)
-    first = num_decodes
-    for row in range(num_decodes, metadata.num_rows):
+    attend_other_rows(
+        q, k_cache, v_cache, metadata, out, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
+    return out
+
+
+def attend_other_rows(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    out: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    """Writes to out, like q, what rows that do not decode get."""
+    first = metadata.num_decode_rows
+    for row in range(metadata.num_decode_rows, metadata.num_rows):
         last = first + metadata.query_lens_host[row]
         if metadata.seq_lens_host[row] and last > first:
             out[first:last] = _prefill(
                 q[first:last], k_cache, v_cache, metadata, row, scale, window, softcap, sinks
             )
         first = last
-    return out
 
 
 def _decode(

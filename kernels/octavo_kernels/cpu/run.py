@@ -1,0 +1,180 @@
+"""Runs an op of a CPU by its compiled kernel where that covers the case, else by its reference.
+
+numba is loaded when the first op in bfloat16 asks, and kernels are compiled then: seconds the first
+time on a machine, tenths of a second from numba's cache. Arguments and results as in `ops`.
+"""
+
+import functools
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+from octavo_kernels.metadata import AttentionMetadata
+from octavo_kernels.reference import paged_attention as attention
+from octavo_kernels.reference.kv_write import kv_write
+from octavo_kernels.reference.rms_norm import rms_norm as plain_rms_norm
+from octavo_kernels.reference.rope import apply_rope
+
+if TYPE_CHECKING:
+    from octavo_kernels.cpu.parallel import Kernel, ThreadPool
+
+SERIAL_NUM_TOKENS = 32
+"""Up to so many tokens one thread is done before another has begun."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    pool: "ThreadPool"
+    rms_norm: "Kernel"
+    rope_kv_write: "Kernel"
+
+
+@functools.cache
+def compiled() -> Compiled | None:
+    """None where numba, or the OpenMP whose threads the kernels share, is missing."""
+    if find_spec("numba") is None:
+        return None
+    from octavo_kernels.cpu.parallel import Kernel, MissingOpenMP, ThreadPool
+    from octavo_kernels.cpu.rms_norm import rms_norm
+    from octavo_kernels.cpu.rope_kv_write import rope_kv_write
+
+    try:
+        pool = ThreadPool()
+    except MissingOpenMP:
+        return None
+    return Compiled(pool, Kernel(rms_norm), Kernel(rope_kv_write))
+
+
+@functools.cache
+def _decode_kernel(num_queries: int, head_dim: int) -> "Kernel":
+    from octavo_kernels.cpu.decode_attention import make_decode_attention
+    from octavo_kernels.cpu.parallel import Kernel
+
+    return Kernel(make_decode_attention(num_queries, head_dim))
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    residual: torch.Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    tensors = (x, weight) if residual is None else (x, weight, residual)
+    kernels = compiled() if all(_is_plain(tensor) for tensor in tensors) else None
+    if kernels is None:
+        return plain_rms_norm(x, weight, eps, residual=residual, weight_offset=weight_offset)
+    from octavo_kernels.cpu.words import number
+
+    size = x.shape[-1]
+    num_tokens = x.numel() // size
+    y = torch.empty_like(x)
+    total = y if residual is None else torch.empty_like(x)
+    words = (
+        num_tokens, size, x.data_ptr(), weight.data_ptr(), y.data_ptr(),
+        0 if residual is None else residual.data_ptr(), total.data_ptr(),
+        number(eps), number(weight_offset),
+    )  # fmt: skip
+    kernels.pool.run(kernels.rms_norm, words, _num_threads(num_tokens))
+    return y if residual is None else (y, total)
+
+
+def rope_kv_write(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    interleaved: bool,
+    cache_rows: torch.Tensor | None,
+) -> None:
+    """Without QK-norm."""
+    kernels = None
+    is_covered = all(_has_plain_heads(x) for x in (q, k, v)) and not interleaved
+    if is_covered and all(map(_is_plain, (k_cache, v_cache))) and cos.dtype == torch.float32:
+        kernels = compiled()
+    if kernels is None:
+        apply_rope(q, k, cos, sin, positions, interleaved=interleaved)
+        kv_write(k, v, k_cache, v_cache, slots, cache_rows)
+        return
+    cos, sin, positions, slots = (x.contiguous() for x in (cos, sin, positions, slots))
+    num_tokens, num_q, head_dim = q.shape
+    words = (
+        num_tokens, num_q, k.shape[1], head_dim, k_cache.shape[2], cos.shape[1],
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
+        k_cache.data_ptr(), v_cache.data_ptr(), cos.data_ptr(), sin.data_ptr(),
+        positions.data_ptr(), slots.data_ptr(),
+    )  # fmt: skip
+    kernels.pool.run(kernels.rope_kv_write, words, _num_threads(num_tokens))
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    num_decodes = metadata.num_decode_rows
+    kernels = None
+    if num_decodes and softcap is None and sinks is None and _has_plain_heads(q):
+        kernels = compiled() if all(map(_is_plain, (k_cache, v_cache))) else None
+    if kernels is None:
+        return attention.paged_attention(
+            q, k_cache, v_cache, metadata, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    _decode(kernels.pool, q, k_cache, v_cache, metadata, scale, window, out)
+    attention.attend_other_rows(
+        q, k_cache, v_cache, metadata, out, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
+    return out
+
+
+def _decode(
+    pool: "ThreadPool",
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    window: int | None,
+    out: torch.Tensor,
+) -> None:
+    """The first rows of out[T, Hq, D], of those that decode."""
+    from octavo_kernels.cpu.words import number
+
+    num_kv_heads, block_size, head_dim = k_cache.shape[1:]
+    block_table, seq_lens = metadata.block_table.contiguous(), metadata.seq_lens.contiguous()
+    words = (
+        metadata.num_decode_rows, num_kv_heads, block_size, block_table.shape[1], window or 0,
+        q.data_ptr(), q.stride(0), k_cache.data_ptr(), v_cache.data_ptr(),
+        block_table.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), number(scale),
+    )  # fmt: skip
+    kernel = _decode_kernel(q.shape[1] // num_kv_heads, head_dim)
+    pool.run(kernel, words, torch.get_num_threads())
+
+
+def _num_threads(num_tokens: int) -> int:
+    return 1 if num_tokens <= SERIAL_NUM_TOKENS else torch.get_num_threads()
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.is_contiguous()
+
+
+def _has_plain_heads(x: torch.Tensor) -> bool:
+    """x[T, H, D] in bfloat16: the heads of a token lie side by side."""
+    return x.dtype == torch.bfloat16 and x.stride(2) == 1 and x.stride(1) == x.shape[2]

@@ -1,0 +1,99 @@
+"""What kernels in numba need of memory: typed views of addresses, bfloat16 as 16-bit words.
+
+A kernel gets one array of 64-bit words: sizes, addresses, and the bits of a double for a number.
+"""
+
+import struct
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+"""Sums in any order, which vectorises them; a NaN stays a NaN."""
+
+
+def number(value: float) -> int:
+    """The word that `as_number` reads back."""
+    word: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return word
+
+
+def _pointer(kind: types.Type, llvm: ir.Type):
+    @intrinsic
+    def pointer(typing, address):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], llvm.as_pointer())
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return pointer
+
+
+words_at = _pointer(types.uint16, ir.IntType(16))
+int32s_at = _pointer(types.int32, ir.IntType(32))
+int64s_at = _pointer(types.int64, ir.IntType(64))
+floats_at = _pointer(types.float32, ir.FloatType())
+
+
+@intrinsic
+def as_number(typing, word):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def widen(typing, word):
+    """bfloat16 -> float32, exact."""
+
+    def generate(context, builder, signature, arguments):
+        wide = builder.zext(arguments[0], ir.IntType(32))
+        shifted = builder.shl(wide, ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(shifted, ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@intrinsic
+def _bits(typing, value):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _from_bits(typing, bits):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@njit(inline="always")
+def narrow(value):
+    """float32 -> bfloat16, to the nearest and to even on a tie."""
+    bits = _bits(value)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return np.uint16((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+@njit(fastmath=FAST, inline="always")
+def exp_not_above_0(value):
+    """exp(value) for value <= 0 within 2e-7 of it; vectorises, which libm's does not."""
+    exponent = max(value * np.float32(1.4426950408889634), np.float32(-126.0))
+    whole = np.floor(exponent + np.float32(0.5))
+    part = exponent - whole
+    # 2 ** part on [-0.5, 0.5].
+    power = np.float32(1.5403530e-4)
+    power = power * part + np.float32(1.3333558e-3)
+    power = power * part + np.float32(9.6181291e-3)
+    power = power * part + np.float32(5.5504109e-2)
+    power = power * part + np.float32(2.4022651e-1)
+    power = power * part + np.float32(6.9314718e-1)
+    power = power * part + np.float32(1.0)
+    biased = np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23)
+    return power * _from_bits(biased)
