@@ -27,16 +27,21 @@ _BY_LABEL = (POD.name, REPLICA_SET.name)
 class ObjectCache:
     def __init__(self) -> None:
         self._by_service: defaultdict[ServiceKey, dict[_ObjectKey, Manifest]] = defaultdict(dict)
+        self._deleted: dict[tuple[ServiceKey, _ObjectKey], int] = {}
+        """Version of the deletion: a listing or an answer from before it may come after it."""
 
     def put(self, kind: Kind, body: Manifest) -> ServiceKey | None:
         """The service that the object belongs to; None when it is not newer than what is known."""
         key = service_key(kind, body)
         if key is None:
             return None
-        known = self._by_service[key].get(_object_key(kind, body))
+        object_key = _object_key(kind, body)
+        if _version(body) <= self._deleted.get((key, object_key), 0):
+            return None
+        known = self._by_service[key].get(object_key)
         if known is not None and _is_older_or_same(body, known):
             return None
-        self._by_service[key][_object_key(kind, body)] = _slim(kind, body)
+        self._by_service[key][object_key] = _slim(kind, body)
         return key
 
     def drop(self, kind: Kind, body: Manifest) -> ServiceKey | None:
@@ -44,7 +49,11 @@ class ObjectCache:
         key = service_key(kind, body)
         if key is None:
             return None
-        self._forget(key, _object_key(kind, body))
+        object_key = _object_key(kind, body)
+        self._deleted[key, object_key] = _version(body)
+        known = self._by_service.get(key, {}).get(object_key)
+        if known is not None and _is_older_or_same(known, body):
+            self._forget(key, object_key)
         return key
 
     def replace_all(
@@ -64,6 +73,7 @@ class ObjectCache:
                 is_known_only_here = object_key[0] == kind.name and (key, object_key) not in listed
                 if is_known_only_here and _version(body) <= int(version):
                     self._forget(key, object_key)
+        self._forget_deletions(kind, namespace, int(version))
 
     def service(self, key: ServiceKey) -> Manifest | None:
         if key not in self._by_service:
@@ -85,6 +95,14 @@ class ObjectCache:
             for kind in (POD, REPLICA_SET)
         )
         return Snapshot(children, pods, replica_sets)
+
+    def _forget_deletions(self, kind: Kind, namespace: str | None, version: int) -> None:
+        """Of before a listing: it has told what was gone then."""
+        self._deleted = {
+            (key, object_key): deleted
+            for (key, object_key), deleted in self._deleted.items()
+            if deleted > version or object_key[0] != kind.name or namespace not in (None, key[0])
+        }
 
     def _forget(self, key: ServiceKey, object_key: _ObjectKey) -> None:
         objects = self._by_service[key]

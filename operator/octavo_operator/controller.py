@@ -119,6 +119,7 @@ class Controller:
         except ApiError as error:
             asked_s = error.retry_after_s if isinstance(error, ApiUnavailable) else None
             delay_s = self._queue.failed(key, asked_s or 0.0)
+            self._metrics.backoff_seconds.observe(delay_s)
             structlog.get_logger().warning(
                 "reconcile failed", service="/".join(key), error=str(error), retry_s=delay_s
             )
@@ -126,6 +127,7 @@ class Controller:
         except Exception:
             # A mistake of ours in one service must not stop the work for all others.
             delay_s = self._queue.failed(key)
+            self._metrics.backoff_seconds.observe(delay_s)
             structlog.get_logger().exception(
                 "reconcile broke", service="/".join(key), retry_s=delay_s
             )

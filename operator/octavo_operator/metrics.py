@@ -66,6 +66,12 @@ class Metrics:
             ["type", "outcome"],
             registry=self.registry,
         )
+        self.backoff_seconds = Histogram(
+            "octavo_operator_backoff_seconds",
+            "Delays before a failed reconcile is tried again.",
+            buckets=(0.5, 1, 2, 4, 8, 16, 32, 64, 128),
+            registry=self.registry,
+        )
         self.sample_reads = Counter(
             "octavo_operator_sample_reads",
             "Readings of a pod's metrics, by outcome (read, failed).",

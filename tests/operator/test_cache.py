@@ -51,6 +51,35 @@ def test_a_deleted_object_is_gone(cache, pod_body):
     assert cache.snapshot(KEY).pods == ()
 
 
+def test_a_listing_from_before_a_deletion_does_not_bring_the_object_back(cache, service_body):
+    body = versioned(service_body(), 5)
+    cache.put(INFERENCE_SERVICE, body)
+    cache.drop(INFERENCE_SERVICE, versioned(service_body(), 8))
+
+    cache.replace_all(INFERENCE_SERVICE, None, [body], "7")
+    assert cache.services() == []
+    assert cache.put(INFERENCE_SERVICE, body) is None
+
+    made_anew = versioned(service_body(), 9)
+    assert cache.put(INFERENCE_SERVICE, made_anew) == KEY
+
+
+def test_a_deletion_that_is_told_late_does_not_take_the_successor(cache, service_body):
+    cache.put(INFERENCE_SERVICE, versioned(service_body(), 9))
+
+    cache.drop(INFERENCE_SERVICE, versioned(service_body(), 8))
+    assert cache.services() == [KEY]
+
+
+def test_deletions_are_forgotten_with_the_next_listing(cache, service_body):
+    cache.drop(INFERENCE_SERVICE, versioned(service_body(), 8))
+    cache.replace_all(INFERENCE_SERVICE, "other", [], "9")
+    assert len(cache._deleted) == 1
+
+    cache.replace_all(INFERENCE_SERVICE, None, [], "9")
+    assert cache._deleted == {}
+
+
 def test_a_listing_removes_what_it_does_not_hold(cache, pod_body):
     cache.put(POD, versioned(pod_body("old"), 5))
 
