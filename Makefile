@@ -114,3 +114,11 @@ bench-cpu: setup ## Output tokens per second on this CPU as ratios to transforme
 metrics: setup ## Write what is generated from the schema of metrics: the reference page, the dashboard
 	$(BIN)/python -m octavo_engine.server.metrics_page > engine/METRICS.md
 	$(BIN)/python charts/build_dashboard.py
+
+.PHONY: fault-storm
+fault-storm: preflight-cluster setup ## Five minutes of faults before the API server while 50 services come, change and go
+	OCTAVO_FAULT_STORM_S=300 $(BIN)/python -m pytest -s tests/operator/test_fault_storm_on_cluster.py
+
+.PHONY: bench-operator
+bench-operator: preflight-cluster setup ## 500 services on a real API server: time to converge, calls when idle, memory
+	@$(BIN)/python -m tests.bench.operator
