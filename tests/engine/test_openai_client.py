@@ -179,7 +179,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"49152": 1}}, "logit_bias"),
     ({"extra_body": {"stop_token_ids": [49152]}}, "stop_token_ids"),
     ({"extra_body": {"colour": "red"}}, "colour"),
-    ({"extra_body": {"guided_json": {}}}, "guided_json"),
+    ({"extra_body": {"guided_json": 3}}, "guided_json"),
     ({"prompt": [49152]}, "prompt"),
     ({"prompt": "word " * 9000}, "prompt"),
     ({"stop": ["x"] * 100}, "stop"),

@@ -42,8 +42,15 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (CHAT, chat_body(stream_options={"include_usage": True}), None, "'stream_options'"),
     (CHAT, chat_body(seed=2**63), "seed", "less than"),
     (CHAT, chat_body(min_tokens=50, max_tokens=4), "min_tokens", "min_tokens is 50"),
-    (CHAT, chat_body(tools=[{"type": "function"}]), "tools", "'tools' is not supported"),
-    (CHAT, chat_body(response_format={"type": "json_object"}), "response_format", "not supported"),
+    (CHAT, chat_body(tools=[{"type": "function"}]), "tools.0.function", "Missing required"),
+    (CHAT, chat_body(functions=[{"name": "f"}]), "functions", "'functions' is not supported"),
+    (CHAT, chat_body(response_format={"type": "json"}), "response_format", "json_schema"),
+    (
+        CHAT,
+        chat_body(response_format={"type": "json_schema", "json_schema": {"name": "x"}}),
+        "response_format.json_schema.schema",
+        "Missing required",
+    ),
     (CHAT, chat_body(modalities=["text", "audio"]), "modalities", "not supported"),
     (
         CHAT,
@@ -55,8 +62,8 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (
         CHAT,
         {"model": "echo", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "messages.0.content.0.type",
-        "'image_url'",
+        "messages.0.content",
+        "content of type 'image_url' is not supported",
     ),
     (
         CHAT,
@@ -79,7 +86,7 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (COMPLETIONS, completion(prompt=[65] * 200), "prompt", "200 tokens"),
     (COMPLETIONS, completion(best_of=3), "best_of", "not supported"),
     (COMPLETIONS, completion(suffix="end"), "suffix", "not supported"),
-    (COMPLETIONS, completion(guided_json={}), "guided_json", "not supported"),
+    (COMPLETIONS, completion(guided_json=3), "guided_json", "Invalid value"),
     (COMPLETIONS, completion(logprobs=True), "logprobs", "valid integer"),
     (COMPLETIONS, completion(prompt_logprobs=1, stream=True), None, "'prompt_logprobs'"),
     (COMPLETIONS, completion(cache_salt=""), "cache_salt", "at least 1 character"),

@@ -23,8 +23,10 @@ from octavo_engine.cli.serve_options import (
     LogFormatOption,
     NamesOption,
     PortOption,
+    ReasoningParserOption,
     StallOption,
     TerminationOption,
+    ToolParserOption,
 )
 from octavo_engine.cli.termination import explain, write_termination_log
 from octavo_engine.config import Device, EngineConfig
@@ -36,6 +38,7 @@ from octavo_engine.server.tls import TlsSettings
 if TYPE_CHECKING:
     from octavo_engine.messages import EngineClient
     from octavo_engine.server.state import Loaded, ServerState
+    from octavo_engine.structured.compiler import GrammarCompiler
 
 KEYS_VARIABLE = "OCTAVO_API_KEYS"
 _DEFAULTS = ServerSettings(served_model_names=("",))
@@ -47,6 +50,8 @@ def serve(
     port: PortOption = _DEFAULTS.port,
     served_model_name: NamesOption = None,
     log_format: LogFormatOption = None,
+    tool_parser: ToolParserOption = _DEFAULTS.tool_parser,
+    reasoning_parser: ReasoningParserOption = _DEFAULTS.reasoning_parser,
     api_key_file: KeyFileOption = None,
     tls_cert_file: CertOption = None,
     tls_key_file: KeyOption = None,
@@ -67,6 +72,8 @@ def serve(
         host=host,
         port=port,
         served_model_names=tuple(served_model_name or [default_model_name(config.model.path)]),
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
         api_keys=tuple(os.environ.get(KEYS_VARIABLE, "").split()),
         api_key_file=api_key_file,
         tls=_tls_settings(tls_cert_file, tls_key_file, tls_client_ca_file),
@@ -127,7 +134,9 @@ def _run_server(
 
 def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
     """Tokenizer and engine. Runs on the loading thread."""
+    from octavo_engine.server.chat_formats import choose_formats
     from octavo_engine.server.state import Loaded
+    from octavo_engine.structured.compiler import GrammarCompiler
     from octavo_engine.text.tokenizer import load_tokenizer
 
     def report(stage: Stage, share: float) -> None:
@@ -135,18 +144,24 @@ def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
 
     report("tokenizer", 0.0)
     tokenizer = load_tokenizer(config.model.path)
+    settings = state.settings
+    formats = choose_formats(settings.tool_parser, settings.reasoning_parser, tokenizer)
+    compiler = GrammarCompiler(lambda: tokenizer)
     report("weights", 0.0)
-    return Loaded(_start_engine(config, state.settings, report), tokenizer)
+    engine = _start_engine(config, settings, compiler, report)
+    return Loaded(engine, tokenizer, formats, compiler)
 
 
-def _start_engine(config: EngineConfig, settings: ServerSettings, report: Report) -> "EngineClient":
+def _start_engine(
+    config: EngineConfig, settings: ServerSettings, compiler: "GrammarCompiler", report: Report
+) -> "EngineClient":
     if is_core_apart(settings.core_process, config.model.device):
         from octavo_engine.core.process_client import start_process_engine
 
         return start_process_engine(config, settings.log_format, report)
     from octavo_engine.core.in_process import build_engine
 
-    return build_engine(config, report=report)
+    return build_engine(config, compiler, report)
 
 
 def is_core_apart(asked: bool | None, device: Device) -> bool:

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from octavo_engine.server.settings import ReasoningParserName, ToolParserName
+
 SERVING, SECURITY, LIFE = "Serving", "Security", "Life"
 
 HostOption = Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVING)]
@@ -19,6 +21,20 @@ NamesOption = Annotated[
 LogFormatOption = Annotated[
     Literal["json", "console"] | None,
     typer.Option(help="Default: console on a terminal, else json.", rich_help_panel=SERVING),
+]
+ToolParserOption = Annotated[
+    ToolParserName,
+    typer.Option(
+        help="How the model writes tool calls; auto: as its chat template does.",
+        rich_help_panel=SERVING,
+    ),
+]
+ReasoningParserOption = Annotated[
+    ReasoningParserName,
+    typer.Option(
+        help="How the model marks its reasoning; auto: as its chat template does.",
+        rich_help_panel=SERVING,
+    ),
 ]
 KeyFileOption = Annotated[
     Path | None,

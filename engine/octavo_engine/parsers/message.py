@@ -2,7 +2,7 @@
 
 import secrets
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -29,10 +29,37 @@ class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.content or self.reasoning or self.tool_calls)
 
 
+class ToolCall(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    content: str
+    reasoning: str
+    tool_calls: list[ToolCall]
+
+
+def joined(deltas: Iterable[MessageDelta]) -> Message:
+    """The message that deltas add up to."""
+    deltas = list(deltas)
+    calls: dict[int, ToolCall] = {}
+    for part in (call for delta in deltas for call in delta.tool_calls):
+        known = calls.get(part.index) or ToolCall(part.id or "", part.name or "", "")
+        arguments = known.arguments + part.arguments
+        calls[part.index] = msgspec.structs.replace(known, arguments=arguments)
+    return Message(
+        content="".join(delta.content for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=list(calls.values()),
+    )
+
+
 class MessageWriter:
     """Gathers what parsers find until it is taken as a delta."""
 
-    def __init__(self, new_id: "Callable[[], str]") -> None:
+    def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self._content: list[str] = []
         self._reasoning: list[str] = []

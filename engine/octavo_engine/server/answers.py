@@ -12,12 +12,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from octavo_engine.messages import ENGINE_STOPPED, EngineRequest, PositionLogprobs
+from octavo_engine.parsers.message import MessageDelta
 from octavo_engine.server.disconnect import DONE, sse
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.generation import ChoiceDelta, Generation
 from octavo_engine.server.request_fields import SamplingFields
 from octavo_engine.server.response_types import Usage
-from octavo_engine.text.sequence_text import TokenPiece
+from octavo_engine.text.sequence_text import TextDelta, TokenPiece
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -26,6 +27,7 @@ class WholeChoice:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.messages: list[MessageDelta] = []
         self.pieces: list[TokenPiece] = []
         self.finish_reason = ""
         self.stop_reason: int | str | None = None
@@ -33,6 +35,7 @@ class WholeChoice:
 
     def add(self, item: ChoiceDelta) -> None:
         self.texts.append(item.delta.text)
+        self.messages.append(item.delta.message)
         self.pieces.extend(item.delta.tokens)
         self.prompt_logprobs = item.prompt_logprobs or self.prompt_logprobs
         if item.delta.finish_reason is not None:
@@ -75,6 +78,14 @@ class Answer(ABC):
     @abstractmethod
     def chunk(self, item: ChoiceDelta, usage: Usage | UnsetType | None) -> msgspec.Struct: ...
 
+    def has_news(self, delta: TextDelta) -> bool:
+        """Whether a delta that ends nothing is worth a chunk."""
+        return bool(delta.text or self.has_token_news(delta))
+
+    def has_token_news(self, delta: TextDelta) -> bool:
+        wants_tokens = self.requests[0].params.logprobs is not None or self.fields.return_token_ids
+        return bool(delta.tokens and wants_tokens)
+
     @abstractmethod
     def usage_chunk(self, usage: Usage) -> msgspec.Struct: ...
 
@@ -108,7 +119,7 @@ class Answer(ABC):
     def _encode(self, item: ChoiceDelta, generation: Generation) -> bytes:
         _raise_failure(item)
         delta = item.delta
-        if not (delta.text or delta.tokens or delta.finish_reason):
+        if not (delta.finish_reason or self.has_news(delta)):
             return b""
         usage: Usage | UnsetType | None = None if self._include_usage else UNSET
         if self._usage_in_each:

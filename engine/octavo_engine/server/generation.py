@@ -9,6 +9,7 @@ import msgspec
 
 from octavo_engine.errors import OctavoError
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta, RequestStream
+from octavo_engine.server.chat_plan import ChatPlan
 from octavo_engine.server.coalesce import coalesce
 from octavo_engine.server.errors import from_engine
 from octavo_engine.server.request_times import RequestTimes
@@ -30,9 +31,15 @@ class Generation:
     """The prompts of one HTTP request as they run. Submitted when made; read once; then closed."""
 
     def __init__(
-        self, state: ServerState, loaded: Loaded, requests: Sequence[EngineRequest]
+        self,
+        state: ServerState,
+        loaded: Loaded,
+        requests: Sequence[EngineRequest],
+        plan: ChatPlan | None = None,
     ) -> None:
-        """Raises `ApiError` when the engine refuses one of the prompts; then none is left there."""
+        """plan: how the text is read, where it is a chat's.
+
+        Raises `ApiError` when the engine refuses one of the prompts; then none is left there."""
         self._state = state
         self._loaded = loaded
         self._n = requests[0].params.n
@@ -40,7 +47,7 @@ class Generation:
         try:
             for request in requests:
                 stream = loaded.engine.submit(request)
-                self._runs.append(_PromptRun(state, loaded, request, stream))
+                self._runs.append(_PromptRun(state, loaded, request, stream, plan))
                 state.note_running(request.request_id)
         except OctavoError as error:
             self.close()
@@ -107,6 +114,7 @@ class _PromptRun:
         loaded: Loaded,
         request: EngineRequest,
         stream: RequestStream,
+        plan: ChatPlan | None,
     ) -> None:
         self.request = request
         self.num_cached_tokens = 0
@@ -114,7 +122,13 @@ class _PromptRun:
         self._engine = loaded.engine
         self._stream = stream
         self._sequences = [
-            SequenceText(loaded.tokenizer, request.params, request.prompt_token_ids)
+            SequenceText(
+                loaded.tokenizer,
+                request.params,
+                request.prompt_token_ids,
+                reader=None if plan is None else plan.new_reader(),
+                kept_ids=frozenset() if plan is None else plan.kept_ids,
+            )
             for _ in range(request.params.n)
         ]
 
@@ -143,8 +157,9 @@ class _PromptRun:
         self._times.note(delta, time.monotonic())
         self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
         text = self._sequences[delta.index].push(delta)
-        if text.finish_reason == "stop" and isinstance(text.stop_reason, str):
-            self._engine.finish(self.request.request_id, delta.index, text.stop_reason)
+        if text.is_cut:
+            reason = str(text.stop_reason or "tool_calls")
+            self._engine.finish(self.request.request_id, delta.index, reason)
         return ChoiceDelta(delta.index, text, delta.prompt_logprobs)
 
     def _aborted(self) -> list[RequestDelta]:

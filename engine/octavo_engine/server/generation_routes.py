@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo_engine.errors import RequestError
-from octavo_engine.messages import EngineRequest
 from octavo_engine.server.answers import Answer
 from octavo_engine.server.body import read_request
 from octavo_engine.server.chat_answer import ChatAnswer
@@ -19,7 +18,7 @@ from octavo_engine.server.completion_answer import CompletionAnswer
 from octavo_engine.server.disconnect import ClientGone, EventStream, run_until_disconnect
 from octavo_engine.server.errors import from_engine, json_response
 from octavo_engine.server.generation import Generation
-from octavo_engine.server.prepare import chat_requests, completion_requests
+from octavo_engine.server.prepare import Prepared, prepare_chat, prepare_completion
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -38,13 +37,13 @@ def generation_router(state: ServerState) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=_body_schema(ChatCompletionRequest))
     async def chat_completions(request: Request) -> Response:
         return await _answer(
-            request, state, ChatCompletionRequest, "chatcmpl", chat_requests, ChatAnswer
+            request, state, ChatCompletionRequest, "chatcmpl", prepare_chat, ChatAnswer
         )
 
     @router.post("/v1/completions", openapi_extra=_body_schema(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await _answer(
-            request, state, CompletionRequest, "cmpl", completion_requests, CompletionAnswer
+            request, state, CompletionRequest, "cmpl", prepare_completion, CompletionAnswer
         )
 
     return router
@@ -55,7 +54,7 @@ async def _answer(
     state: ServerState,
     kind: type[F],
     id_prefix: str,
-    prepare: Callable[[F, Loaded, str, float], list[EngineRequest]],
+    prepare: Callable[[F, Loaded, str, float], Prepared],
     answer_kind: Callable[..., Answer],
 ) -> Response:
     arrival_time_s = time.monotonic()
@@ -70,11 +69,12 @@ async def _answer(
         # A client may use an id twice at a time; the engine's ids are unique.
         engine_id = f"{answer_id}-{uuid.uuid4().hex[:8]}"
         try:
-            requests = await asyncio.to_thread(prepare, fields, loaded, engine_id, arrival_time_s)
+            prepared = await asyncio.to_thread(prepare, fields, loaded, engine_id, arrival_time_s)
         except RequestError as error:
             raise from_engine(error) from error
-        answer = answer_kind(fields, requests, loaded.tokenizer, answer_id)
-        generation = Generation(state, loaded, requests)
+        await _check_grammar(prepared, loaded)
+        answer = answer_kind(fields, prepared.requests, loaded.tokenizer, answer_id)
+        generation = Generation(state, loaded, prepared.requests, prepared.plan)
         stack.callback(_close, generation, state)
         if fields.stream:
             # The stream outlives this call and ends what is held here.
@@ -87,6 +87,12 @@ async def _answer(
         except ClientGone:
             return Response(status_code=499)  # nobody reads it; the access log shows it
         return json_response(whole, headers=headers)
+
+
+async def _check_grammar(prepared: Prepared, loaded: Loaded) -> None:
+    grammar = prepared.requests[0].params.grammar
+    if grammar is not None:
+        await loaded.grammars.check(grammar, prepared.grammar_param)
 
 
 def _close(generation: Generation, state: ServerState) -> None:

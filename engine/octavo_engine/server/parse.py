@@ -6,12 +6,24 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from octavo_engine.server.errors import ApiError
-from octavo_engine.server.request_fields import UnsupportedField
+from octavo_engine.server.unsupported import UnsupportedField
 
 R = TypeVar("R", bound=BaseModel)
 
-_UNION_BRANCHES = ("str", "int", "list[", "constrained-", "function-", "nullable")
-"""Parts of a pydantic location that name a branch of a type, not a field of the request."""
+_UNION_BRANCHES = (
+    "str",
+    "int",
+    "list[",
+    "dict[",
+    "constrained-",
+    "function-",
+    "nullable",
+    "literal[",
+)
+"""Parts of a pydantic location that name a branch of a type, not a field of the request; models,
+too, are named as such, and theirs are the only names with capitals."""
+_TAGGED_FIELDS = ("response_format", "content")
+"""Whose location goes on with the value of `type`."""
 
 
 def parse_body(body: bytes, kind: type[R]) -> R:
@@ -57,9 +69,20 @@ def _most_specific(problems: Sequence[Any]) -> Any:
 
 def field_path(loc: Sequence[int | str]) -> str:
     """`("messages", 0, "content", "str")` as `messages.0.content`."""
-    names = [str(part) for part in loc if isinstance(part, int) or not _is_branch(part)]
+    names: list[str] = []
+    for idx, part in enumerate(loc):
+        is_tag = isinstance(part, str) and _is_tag(loc[:idx])
+        if isinstance(part, int) or not (is_tag or _is_branch(part)):
+            names.append(str(part))
     return ".".join(names)
 
 
+def _is_tag(before: Sequence[int | str]) -> bool:
+    parents = [part for part in before if isinstance(part, str) and not _is_branch(part)]
+    if not parents or parents[-1] not in _TAGGED_FIELDS:
+        return False
+    return before[-1] == "response_format" or isinstance(before[-1], int)
+
+
 def _is_branch(part: str) -> bool:
-    return part.startswith(_UNION_BRANCHES)
+    return part.startswith(_UNION_BRANCHES) or part[:1].isupper()

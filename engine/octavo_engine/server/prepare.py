@@ -4,9 +4,14 @@ Slow for long prompts, so routes call it in a worker thread. Raises `RequestErro
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from octavo_engine.errors import RequestError
 from octavo_engine.messages import EngineRequest
+from octavo_engine.server.chat_plan import ChatPlan, plan_chat
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -14,43 +19,86 @@ from octavo_engine.server.request_fields import (
 )
 from octavo_engine.server.resolve import refuse_overlong_text, sampling_params
 from octavo_engine.server.state import Loaded
-from octavo_engine.text.chat import template_messages
+from octavo_engine.server.structure import answer_grammar
+from octavo_engine.text.chat import messages_with_tools, template_messages
 from octavo_engine.text.tokenizer import Tokenizer
 
 MAX_PROMPTS = 128
 """Prompts in one /v1/completions request."""
 
 
-def chat_requests(
+@dataclass(frozen=True)
+class Prepared:
+    """What a request asks of the engine and how its answer is read."""
+
+    requests: list[EngineRequest]
+    plan: ChatPlan | None = None
+    """Of a chat; the text of a completion is its answer as it is."""
+    grammar_param: str = ""
+    """The field that asks for structured output, when one does."""
+
+
+def prepare_chat(
     fields: ChatCompletionRequest, loaded: Loaded, request_id: str, arrival_time_s: float
-) -> list[EngineRequest]:
+) -> Prepared:
     tokenizer, max_model_len = loaded.tokenizer, loaded.engine.info.max_model_len
-    continues = fields.continue_final_message or False
-    text = tokenizer.render_chat(
-        template_messages(
-            [message.model_dump() for message in fields.messages],
-            knows_developer=tokenizer.template_mentions("developer"),
-        ),
-        add_generation_prompt=(fields.add_generation_prompt is not False) and not continues,
-        continue_final_message=continues,
-        template_kwargs=fields.chat_template_kwargs,
-    )
+    text = render_prompt(fields, loaded)
     refuse_overlong_text(text, tokenizer, max_model_len, "messages")
     # The template has written the special tokens: adding them again would double the first.
     ids = tokenizer.encode(text, add_special_tokens=False)
-    return [_engine_request(fields, loaded, request_id, ids, arrival_time_s)]
+    plan = plan_chat(fields, loaded.formats, tokenizer, text)
+    request = _engine_request(fields, loaded, request_id, ids, arrival_time_s, plan.grammar)
+    return Prepared([request], plan, plan.grammar_param)
 
 
-def completion_requests(
+def render_prompt(fields: ChatCompletionRequest, loaded: Loaded) -> str:
+    tokenizer = loaded.tokenizer
+    continues = fields.continue_final_message or False
+    tools = [tool.model_dump(exclude_none=True) for tool in fields.offered_tools]
+    messages = template_messages(
+        [message.model_dump() for message in fields.messages],
+        knows_developer=tokenizer.template_mentions("developer"),
+    )
+    knows_tools = tokenizer.template_mentions("tools")
+    if not knows_tools:
+        messages = messages_with_tools(messages, tools)
+    return tokenizer.render_chat(
+        messages,
+        add_generation_prompt=(fields.add_generation_prompt is not False) and not continues,
+        continue_final_message=continues,
+        template_kwargs=_template_kwargs(fields, tokenizer),
+        tools=tools if knows_tools else None,
+    )
+
+
+def _template_kwargs(fields: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
+    kwargs = dict(fields.chat_template_kwargs or {})
+    effort = fields.reasoning_effort
+    if effort is None:
+        return kwargs
+    if tokenizer.template_mentions("reasoning_effort"):
+        return {"reasoning_effort": effort, **kwargs}
+    if effort == "none" and tokenizer.template_mentions("enable_thinking"):
+        return {"enable_thinking": False, **kwargs}
+    raise RequestError(
+        f"'reasoning_effort' {effort!r} is not supported by this model's chat template",
+        "reasoning_effort",
+    )
+
+
+def prepare_completion(
     fields: CompletionRequest, loaded: Loaded, request_id: str, arrival_time_s: float
-) -> list[EngineRequest]:
+) -> Prepared:
     prompts = prompt_token_ids(fields, loaded.tokenizer, loaded.engine.info.max_model_len)
     if len(prompts) > MAX_PROMPTS:
         raise RequestError(f"{len(prompts)} prompts, more than {MAX_PROMPTS}", "prompt")
-    return [
-        _engine_request(fields, loaded, f"{request_id}-{i}", ids, arrival_time_s)
+    found = answer_grammar(fields)
+    grammar, param = (found[0].text(), found[1]) if found is not None else (None, "")
+    requests = [
+        _engine_request(fields, loaded, f"{request_id}-{i}", ids, arrival_time_s, grammar)
         for i, ids in enumerate(prompts)
     ]
+    return Prepared(requests, None, param)
 
 
 def prompt_token_ids(
@@ -84,12 +132,14 @@ def _engine_request(
     request_id: str,
     ids: Sequence[int],
     arrival_time_s: float,
+    grammar: str | None,
 ) -> EngineRequest:
     max_model_len = loaded.engine.info.max_model_len
+    params = sampling_params(fields, loaded.tokenizer, len(ids), max_model_len)
     return EngineRequest(
         request_id=request_id,
         prompt_token_ids=list(ids),
-        params=sampling_params(fields, loaded.tokenizer, len(ids), max_model_len),
+        params=msgspec.structs.replace(params, grammar=grammar),
         priority=fields.priority or 0,
         cache_salt=fields.cache_salt,
         arrival_time_s=arrival_time_s,

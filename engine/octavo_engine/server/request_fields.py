@@ -8,6 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from octavo_engine.server.message_fields import ChatMessage
+from octavo_engine.server.structure_fields import StructureFields
+from octavo_engine.server.tool_fields import ToolFields
+from octavo_engine.server.unsupported import UnsupportedField
+
 MAX_N = 128
 MAX_STOPS = 32
 MAX_LIST_LEN = 1024
@@ -15,14 +20,6 @@ MAX_TOP_LOGPROBS = 20
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 TokenId = Annotated[int, Field(ge=0)]
-
-
-class UnsupportedField(ValueError):
-    """A known field with a value that asks for something we do not do."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"'{name}' is not supported by this server")
-        self.name = name
 
 
 class StreamOptions(BaseModel):
@@ -34,7 +31,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(StructureFields):
     """Fields that /v1/completions and /v1/chat/completions share."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -42,11 +39,6 @@ class SamplingFields(BaseModel):
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
         "store": (False,),
         "service_tier": ("auto", "default"),
-        "structured_outputs": (),
-        "guided_json": (),
-        "guided_regex": (),
-        "guided_choice": (),
-        "guided_grammar": (),
         "use_beam_search": (False,),
         "length_penalty": (1, 1.0),
         "truncate_prompt_tokens": (),
@@ -137,51 +129,18 @@ class CompletionRequest(SamplingFields):
         return self
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    # Sent back by clients with the assistant's earlier answers; only the template may use them.
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    annotations: list[Any] | None = None
-    audio: None = None
-    function_call: None = None
-
-    @model_validator(mode="after")
-    def _check_content(self) -> "ChatMessage":
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
-            raise ValueError(f"a message of role '{self.role}' needs 'content'")
-        return self
-
-
-class ChatCompletionRequest(SamplingFields):
+class ChatCompletionRequest(ToolFields, SamplingFields):
     """POST /v1/chat/completions."""
 
+    model_config = ConfigDict(strict=True, extra="forbid")
+
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = SamplingFields.neutral_values | {
-        "tools": ([],),
-        "tool_choice": ("none",),
-        "parallel_tool_calls": (True, False),
         "functions": ([],),
         "function_call": ("none",),
-        "response_format": ({"type": "text"},),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
         "web_search_options": (),
-        "reasoning_effort": (),
         "verbosity": (),
     }
 
@@ -192,6 +151,7 @@ class ChatCompletionRequest(SamplingFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

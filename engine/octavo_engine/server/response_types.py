@@ -41,10 +41,26 @@ class CompletionLogprobs(Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None]
 
 
-class AssistantMessage(Struct, frozen=True):
-    content: str
+class FunctionCall(Struct, frozen=True):
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+class ToolCallEntry(Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class AssistantMessage(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    """The same under the name that most clients read."""
+    tool_calls: list[ToolCallEntry] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):
@@ -68,14 +84,33 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class ChoiceDelta(Struct, frozen=True, kw_only=True):
+class FunctionCallPart(Struct, frozen=True, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallPart(Struct, frozen=True, kw_only=True):
+    """`id`, `type` and the name come with a call's first part."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionCallPart
+
+
+class MessagePart(Struct, frozen=True, kw_only=True):
+    """The `delta` of a chat's chunk."""
+
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     index: int
-    delta: ChoiceDelta
+    delta: MessagePart
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET

@@ -1,11 +1,15 @@
 """Settings of the HTTP server alone; the engine's are in `octavo_engine.config`."""
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from octavo_engine.logs import LogFormat
 from octavo_engine.server.tls import TlsSettings
+
+ToolParserName = Literal["auto", "none", "hermes", "qwen", "llama3_json", "mistral", "json"]
+ReasoningParserName = Literal["auto", "none", "think", "bracket-think"]
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +19,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Names that requests may use for the model; the first is the one in answers and metrics."""
     metrics_prefix: str = "vllm:"
     """Of the metrics that have names in common with other engines."""
+    tool_parser: ToolParserName = "auto"
+    """How the model writes tool calls: see `chat_formats`."""
+    reasoning_parser: ReasoningParserName = "auto"
     core_process: bool | None = None
     """Whether the core runs in a process of its own; None: on a GPU."""
     log_format: LogFormat = "json"

@@ -11,11 +11,14 @@ from enum import StrEnum
 
 from octavo_engine.messages import EngineClient, EngineInfo, EngineStats
 from octavo_engine.server.api_keys import ApiKeys
+from octavo_engine.server.chat_formats import AUTO, ChatFormats, choose_formats
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.gpu import GpuMonitor
 from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.startup import StartupProgress
+from octavo_engine.server.structure import GrammarChecks
+from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -33,9 +36,18 @@ class Phase(StrEnum):
 class Loaded:
     """What exists from readiness on."""
 
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        formats: ChatFormats | None = None,
+        compiler: GrammarCompiler | None = None,
+    ) -> None:
+        """formats: as the options say, else guessed. compiler: the engine's, where it is shared."""
         self.engine = engine
         self.tokenizer = tokenizer
+        self.formats = formats or choose_formats(AUTO, AUTO, tokenizer)
+        self.grammars = GrammarChecks(compiler or GrammarCompiler(lambda: tokenizer))
         self.created_s = int(time.time())
 
 

@@ -20,6 +20,39 @@ def template_messages(
     ]
 
 
+def messages_with_tools(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """For templates that know no tools: the system message tells of them, and earlier calls and
+    their results are text."""
+    plain = [_without_calls(message) for message in messages]
+    if not tools:
+        return plain
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    text = (
+        "You can call these functions:\n"
+        f"{listed}\n"
+        "To call some, answer with nothing but a JSON list of the calls: "
+        '[{"name": <function>, "arguments": <object>}, ...]'
+    )
+    if plain[0]["role"] == "system":
+        first = {**plain[0], "content": f"{plain[0]['content']}\n\n{text}"}
+        return [first, *plain[1:]]
+    return [{"role": "system", "content": text}, *plain]
+
+
+def _without_calls(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    functions = [call["function"] for call in calls]
+    listed = json.dumps(
+        [{"name": f["name"], "arguments": f["arguments"]} for f in functions], ensure_ascii=False
+    )
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**rest, "content": f"{message['content']}{listed}"}
+
+
 def _template_message(
     message: Mapping[str, Any], idx: int, knows_developer: bool
 ) -> dict[str, Any]:

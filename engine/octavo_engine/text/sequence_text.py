@@ -4,11 +4,12 @@ The same object serves streams and whole answers, so both give one text. Pure: n
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from octavo_engine.messages import FinishReason, PositionLogprobs, RequestDelta
+from octavo_engine.parsers.message import MessageDelta
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.text.stop_strings import StopStringFilter
 
@@ -34,18 +35,52 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    message: MessageDelta = MessageDelta()
+    """What the text means, where a reader was given."""
+    num_calls: int = 0
+    """Tool calls of the whole sequence so far."""
+    is_cut: bool = False
+    """The end is ours: the engine does not know of it yet."""
+
+
+class Reader(Protocol):
+    """Reads the text as a message, piece by piece."""
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing that may follow has a place in the message."""
+        ...
+
+    @property
+    def num_calls(self) -> int: ...
+
+    def push(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def take(self) -> MessageDelta: ...
 
 
 class SequenceText:
     """State of one sequence. After a delta with a finish reason nothing more may be pushed."""
 
     def __init__(
-        self, tokenizer: "Tokenizer", params: SamplingParams, prompt_token_ids: Sequence[int]
+        self,
+        tokenizer: "Tokenizer",
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int],
+        *,
+        reader: Reader | None = None,
+        kept_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """kept_ids: special tokens that are text for the reader."""
         self._params = params
+        self._reader = reader
         self._stop_ids = frozenset(params.stop_token_ids) | frozenset(params.eos_token_ids)
         self._detokenizer = tokenizer.detokenizer(
-            prompt_token_ids, skip_special_tokens=params.skip_special_tokens
+            prompt_token_ids,
+            skip_special_tokens=params.skip_special_tokens,
+            kept_ids=kept_ids,
         )
         self._filter = StopStringFilter(params.stop, include_stop=params.include_stop_str_in_output)
         self._held_tokens: list[TokenPiece] = []
@@ -66,9 +101,9 @@ class SequenceText:
             self._num_decoded_chars += len(text)
             self.num_tokens += 1
             out, stop = self._match(text)
-            texts.append(out)
-            if stop is not None:
-                return self._finish("".join(texts), "stop", stop)
+            texts.append(self._read(out))
+            if stop is not None or (self._reader is not None and self._reader.is_over):
+                return self._finish("".join(texts), "stop", stop, is_cut=True)
         if delta.finish_reason is None:
             return self._continue("".join(texts))
         return self._flush("".join(texts), delta)
@@ -85,12 +120,17 @@ class SequenceText:
             return text, None
         return self._filter.push(text)
 
+    def _read(self, text: str) -> str:
+        if self._reader is not None and text:
+            self._reader.push(text)
+        return text
+
     def _flush(self, text: str, delta: RequestDelta) -> TextDelta:
         out, stop = self._match(self._detokenizer.flush())
-        text += out
+        text += self._read(out)
         if stop is not None:
-            return self._finish(text, "stop", stop)
-        text += self._filter.flush()
+            return self._finish(text, "stop", stop, is_cut=True)
+        text += self._read(self._filter.flush())
         return self._finish(text, delta.finish_reason, delta.stop_reason, delta.error)
 
     def _finish(
@@ -99,8 +139,12 @@ class SequenceText:
         finish_reason: FinishReason | None,
         stop_reason: int | str | None,
         error: str | None = None,
+        *,
+        is_cut: bool = False,
     ) -> TextDelta:
         self.finished = True
+        if self._reader is not None:
+            self._reader.finish()
         tokens, self._held_tokens = self._held_tokens, []
         return TextDelta(
             text=text,
@@ -108,7 +152,13 @@ class SequenceText:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             error=error,
+            message=self._message(),
+            num_calls=0 if self._reader is None else self._reader.num_calls,
+            is_cut=is_cut,
         )
+
+    def _message(self) -> MessageDelta:
+        return MessageDelta() if self._reader is None else self._reader.take()
 
     def _continue(self, text: str) -> TextDelta:
         self._num_out_chars += len(text)
@@ -117,7 +167,7 @@ class SequenceText:
         num_out = len(self._held_tokens) if all_out else self._num_tokens_out()
         tokens = self._held_tokens[:num_out]
         del self._held_tokens[:num_out]
-        return TextDelta(text=text, tokens=tokens)
+        return TextDelta(text=text, tokens=tokens, message=self._message())
 
     def _num_tokens_out(self) -> int:
         """Held tokens that end within the text given out: those before the last one that began."""

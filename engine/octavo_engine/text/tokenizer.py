@@ -6,7 +6,7 @@ prompt in a worker thread does not stop the event loop. Knows no HTTP and no sam
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -60,6 +60,13 @@ class Tokenizer:
         """Whether the chat template's own text holds a word, such as the name of a role."""
         return word in str(self.hf_tokenizer.chat_template or "")
 
+    def special_ids(self, names: Iterable[str]) -> dict[str, int]:
+        """Those of the names that are special tokens, which as text nobody can write."""
+        known = {
+            str(self._backend.id_to_token(token_id)): token_id for token_id in self._special_ids
+        }
+        return {name: known[name] for name in names if name in known}
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; a beginning-of-sequence token is never added before another one."""
         # The batch call, unlike the single one, releases the interpreter lock.
@@ -76,10 +83,15 @@ class Tokenizer:
         return cast(str, text)
 
     def detokenizer(
-        self, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
+        self,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        kept_ids: frozenset[int] = frozenset(),
     ) -> Detokenizer:
-        """A fresh incremental decoder for one sequence that continues the prompt."""
-        skipped = self._special_ids if skip_special_tokens else frozenset()
+        """A fresh incremental decoder for one sequence that continues the prompt. kept_ids: special
+        tokens that are not skipped."""
+        skipped = self._special_ids - kept_ids if skip_special_tokens else frozenset()
         if self._token_bytes is not None:
             return ByteDetokenizer(self._token_bytes, skipped)
 
@@ -101,6 +113,7 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """The prompt text for a conversation, by the model's own Jinja template.
 
@@ -115,6 +128,7 @@ class Tokenizer:
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                tools=[dict(tool) for tool in tools] if tools else None,
                 **(template_kwargs or {}),
             )
         except Exception as error:

@@ -1,0 +1,63 @@
+"""Messages of a conversation as clients send them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(BaseModel):
+    """What an assistant said instead of an answer; its words, for the template."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+ContentPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+_OTHER_PARTS = ("image_url", "input_audio", "file", "video_url", "audio_url")
+"""Known kinds of content that a language model of text cannot take."""
+
+
+class ChatMessage(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ContentPart], Field(min_length=1)] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    # Sent back by clients with the assistant's earlier answers; only the template may use them.
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _refuse_other_parts(cls, content: Any) -> Any:
+        for part in content if isinstance(content, list) else []:
+            if isinstance(part, dict) and part.get("type") in _OTHER_PARTS:
+                raise ValueError(
+                    f"content of type {part['type']!r} is not supported by this server"
+                )
+        return content
+
+    @model_validator(mode="after")
+    def _check_content(self) -> "ChatMessage":
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError(f"a message of role '{self.role}' needs 'content'")
+        return self
