@@ -50,7 +50,9 @@ def nan_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def make_poisoned(*args: object, **kwargs: object) -> torch.Tensor:
             made = make(*args, **kwargs)
-            return made.fill_(float("nan")) if made.is_floating_point() else made.fill_(-(2**30))
+            if made.is_floating_point():
+                return made.fill_(float("nan"))
+            return made.fill_(-(2**30) if made.dtype.itemsize > 2 else torch.iinfo(made.dtype).min)
 
         return make_poisoned
 
