@@ -20,7 +20,6 @@ from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata, prepare_attention
-from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS
 from octavo_kernels.row_ops import commit_sampled, decode_inputs, sampling_inputs
 
 
@@ -61,8 +60,8 @@ class DecodeForward:
         groups = tuple(self._group(idx, num_rows) for idx in range(len(self._shapes.groups)))
         inputs = buffers.decode_inputs(0, num_rows)
         context = StepContext(groups=groups, ropes=self._ropes.step(inputs.positions, None))
-        is_few = num_rows <= MAX_SKINNY_TOKENS
-        model = self._fused if self._fused is not None and is_few else self._model
+        is_fused = self._fused is not None and num_rows <= self._fused.max_tokens
+        model = self._fused if self._fused is not None and is_fused else self._model
         hidden = model.hidden_states(inputs.token_ids, context, self._caches)
         buffers.hidden[:num_rows].copy_(hidden)
 

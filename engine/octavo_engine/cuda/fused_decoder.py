@@ -13,6 +13,7 @@ from octavo_engine.layers.linear import DenseLinear, LinearLayer
 from octavo_engine.layers.mlp import GatedMLP
 from octavo_engine.layers.norm import RMSNorm
 from octavo_engine.models.decoder import Block, Decoder
+from octavo_engine.quantization.products import PackedLinear
 from octavo_kernels.linear_ops import (
     MAX_SINGLE_ROW_WIDTH,
     MAX_SKINNY_TOKENS,
@@ -25,9 +26,13 @@ from octavo_kernels.linear_ops import (
     single_row_linear,
     skinny_linear,
 )
+from octavo_kernels.quant_ops import fused_packed_linear
 
 MIN_GATE_TILES = 100
 """Below, the gated product leaves most of the GPU's cores without a tile: cuBLAS is faster."""
+
+
+Fusable = DenseLinear | PackedLinear
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,18 @@ class _FusedBlock:
     block: Block
     before_attention: RMSNorm
     before_mlp: RMSNorm
-    qkv: DenseLinear
-    output: DenseLinear
-    gate_up: DenseLinear
-    down: DenseLinear
+    qkv: Fusable
+    output: Fusable
+    gate_up: Fusable
+    down: Fusable
+
+    @property
+    def products(self) -> tuple[Fusable, ...]:
+        return self.qkv, self.output, self.gate_up, self.down
 
 
 class FusedDecoder:
-    """Made by `fuse`. Takes as many tokens as MAX_SKINNY_TOKENS, one pass at a time."""
+    """Made by `fuse`. Takes up to `max_tokens` tokens, one pass at a time."""
 
     def __init__(self, decoder: Decoder, blocks: list[_FusedBlock]) -> None:
         self._decoder = decoder
@@ -52,6 +61,12 @@ class FusedDecoder:
         device = decoder.embedding.device
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
         self._num_parts = decoder.config.hidden_size // ROW_TILE
+        products = [product for block in blocks for product in block.products]
+        self._is_dense = all(isinstance(product, DenseLinear) for product in products)
+        packed = [product for product in products if isinstance(product, PackedLinear)]
+        self.max_tokens = min(
+            [product.max_fused_tokens for product in packed] or [MAX_SKINNY_TOKENS]
+        )
         # One for the norm before the attention, one for that before the feed-forward network.
         self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=device)
 
@@ -60,7 +75,7 @@ class FusedDecoder:
     ) -> torch.Tensor:
         """As `Decoder.hidden_states`."""
         residual = self._decoder.embed(token_ids)
-        if len(token_ids) == 1:
+        if len(token_ids) == 1 and self._is_dense:
             return self._hidden_state_of_one(residual, context, caches)
         x = self._blocks[0].before_attention(residual)
         norm: NormInput | None = None
@@ -83,19 +98,14 @@ class FusedDecoder:
     ) -> torch.Tensor:
         """One token needs no preparation for the next norm: each program reads all of it."""
         for parts, cache in zip(self._blocks, caches, strict=True):
+            qkv, output, gate_up, down = (_dense(product) for product in parts.products)
             norm = _row_norm(parts.before_attention)
-            qkv = single_row_linear(residual, parts.qkv.weight, parts.qkv.bias, norm=norm)
-            attended = parts.block.attention.attend(qkv, context, cache)
-            residual = single_row_linear(
-                attended, parts.output.weight, parts.output.bias, residual=residual
-            )
+            projected = single_row_linear(residual, qkv.weight, qkv.bias, norm=norm)
+            attended = parts.block.attention.attend(projected, context, cache)
+            residual = single_row_linear(attended, output.weight, output.bias, residual=residual)
             norm = _row_norm(parts.before_mlp)
-            inner = single_row_linear(
-                residual, parts.gate_up.weight, parts.gate_up.bias, gated=True, norm=norm
-            )
-            residual = single_row_linear(
-                inner, parts.down.weight, parts.down.bias, residual=residual
-            )
+            inner = single_row_linear(residual, gate_up.weight, gate_up.bias, gated=True, norm=norm)
+            residual = single_row_linear(inner, down.weight, down.bias, residual=residual)
         return self._decoder.norm(residual)
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
@@ -104,13 +114,17 @@ class FusedDecoder:
 
     def _multiply(
         self,
-        layer: DenseLinear,
+        layer: Fusable,
         x: torch.Tensor,
         *,
         gated: bool = False,
         norm: NormInput | None = None,
         add: NormOutput | None = None,
     ) -> torch.Tensor:
+        if isinstance(layer, PackedLinear):
+            weight = layer.fusable_weight(gated=gated)
+            assert weight is not None
+            return fused_packed_linear(x, weight, layer.bias, gated=gated, norm=norm, add=add)
         return skinny_linear(
             x, layer.weight, layer.bias, gated=gated, norm=norm, add=add, arrivals=self._arrivals
         )
@@ -122,7 +136,7 @@ def _row_norm(norm: RMSNorm) -> RowNorm:
 
 def fuse(decoder: Decoder) -> FusedDecoder | None:
     """None where some layer is not of the plain kind: norms before the sublayers alone, SiLU gates,
-    16-bit weights in whole tiles."""
+    16-bit weights in whole tiles, or packed ones as Hopper's kernel takes them."""
     config = decoder.config
     if config.activation != "silu" or config.residual_scale != 1.0:
         return None
@@ -146,7 +160,14 @@ def _fusable(block: Block) -> _FusedBlock | None:
     return _FusedBlock(block, norms[0], norms[1], qkv, output, gate_up, down)
 
 
-def _skinny(layer: LinearLayer, *, gated: bool = False) -> DenseLinear | None:
+def _dense(product: Fusable) -> DenseLinear:
+    assert isinstance(product, DenseLinear)
+    return product
+
+
+def _skinny(layer: LinearLayer, *, gated: bool = False) -> Fusable | None:
+    if isinstance(layer, PackedLinear):
+        return None if layer.fusable_weight(gated=gated) is None else layer
     if not isinstance(layer, DenseLinear) or not layer.is_plain:
         return None
     if not can_be_skinny(layer.weight, gated=gated):

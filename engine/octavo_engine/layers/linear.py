@@ -1,9 +1,10 @@
 """The one linear-layer interface: how weights are stored, sharded and multiplied.
 
 Layers ask `make_linear` for every matrix they multiply with and use nothing but `LinearLayer`. A
-quantised matrix fills the same slots, dequantised whole by `quantization`, and has its inputs
-rounded where the checkpoint asks; a format with a product of its own is one more class here. A
-rank's share is a narrower part with a slot that takes its rows. Knows no model.
+quantised matrix fills the same slots. On a CPU it is dequantised whole by `quantization` and has
+its inputs rounded where the checkpoint asks; where there are kernels for it, the classes of
+`quantization.products` keep it as it is. A rank's share is a narrower part with a slot that takes
+its rows. Knows no model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from torch.nn import functional
 from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
+from octavo_engine.quantization.products import EightBitLinear, PackedLinear, choose_product
 from octavo_engine.quantization.rounding import InputRounding
 
 
@@ -27,6 +29,8 @@ class Build:
     dtype: torch.dtype
     quantization: QuantizedCheckpoint | None = None
     """None: the checkpoint's matrices are in the model's dtype."""
+    keeps_quantized: bool = False
+    """Whether quantised matrices stay so in memory, for the kernels; else they are dequantised."""
 
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, device=self.device, dtype=self.dtype)
@@ -61,6 +65,14 @@ class LinearLayer(Protocol):
 def make_linear(
     parts: Sequence[Part], in_features: int, *, has_bias: bool, build: Build
 ) -> LinearLayer:
+    if build.keeps_quantized and build.quantization is not None:
+        linears = [build.quantization.linear(part.name) for part in parts]
+        product = choose_product(linears)
+        first = linears[0]
+        if product == "packed":
+            return PackedLinear(parts, in_features, has_bias=has_bias, build=build)
+        if product == "eight_bit" and first is not None and first.inputs is not None:
+            return EightBitLinear(parts, in_features, first.inputs, has_bias=has_bias, build=build)
     return DenseLinear(parts, in_features, has_bias=has_bias, build=build)
 
 

@@ -125,6 +125,8 @@ def load_decoder(
     decoder = Decoder(config, groups, build)
     fill(_slots(decoder, quantized), files.source, report)
     decoder.finish()
+    if quantized is not None:
+        quantized.log_memory()
     return decoder
 
 

@@ -5,8 +5,12 @@ Knows neither files nor models.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from octavo_engine.quantization.matrix import QuantizedMatrix
 
 FLOAT_DTYPES = ("F16", "BF16", "F32", "F64")
 """By safetensors' names."""
@@ -26,6 +30,8 @@ class Slot:
     """In the checkpoint, any of these: a number of another kind means something else."""
     is_matrix: bool = False
     """Whether this is a product's weight [out, in], which a checkpoint may hold quantised."""
+    write_quantized: Callable[["QuantizedMatrix"], None] | None = None
+    """Instead of `write`, where the layer keeps a quantised matrix as it is."""
 
 
 def copy_into(target: torch.Tensor) -> Callable[[torch.Tensor], None]:

@@ -5,7 +5,9 @@
   gptq, awq, packed, scaled, bitsandbytes, at_load    the weight formats
   inputs          rounding of activations
   zero_points     tells GPTQ's two conventions of zero points from the data
+  matrix          QuantizedMatrix: what every format reads into
+  products        linear layers that keep such matrices as they are, for the GPU's kernels
   checkpoint      a Scheme applied to one checkpoint's tensors: the loader's and the layers' side
 
-Here weights are dequantised at load: the reference of every format, and its CPU path.
+Every format can be dequantised at load: that is its reference, and its path on a CPU.
 """

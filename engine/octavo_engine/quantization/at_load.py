@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from octavo_engine.loading.slots import FLOAT_DTYPES
-from octavo_engine.quantization.format import Stored, TensorInfos
+from octavo_engine.quantization.format import Packing, Stored, TensorInfos
 from octavo_engine.quantization.inputs import FP8_MAX
+from octavo_engine.quantization.matrix import QuantizedMatrix
 from octavo_engine.quantization.scaled import ValueKind
 
 INT8_MAX = 127.0
@@ -27,11 +28,18 @@ class AtLoadFormat:
     def tensors(self, module: str, shape: tuple[int, int], infos: TensorInfos) -> dict[str, Stored]:
         return {"weight": Stored(shape)}
 
+    @property
+    def packing(self) -> Packing:
+        return Packing(self.kind, None, is_symmetric=True)
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        values, scales = quantize_rows(stored["weight"], self.kind)
+        return QuantizedMatrix(bits=8, values=values, scales=scales)
+
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
     ) -> torch.Tensor:
-        values, scales = quantize_rows(stored["weight"], self.kind)
-        return values.float().mul_(scales)
+        return self.read(stored, shape).dequantize()
 
 
 def quantize_rows(weight: torch.Tensor, kind: ValueKind) -> tuple[torch.Tensor, torch.Tensor]:

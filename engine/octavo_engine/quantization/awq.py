@@ -13,12 +13,14 @@ import torch
 
 from octavo_engine.quantization.bits import WORD_BITS, unpack_columns
 from octavo_engine.quantization.format import (
+    Packing,
     Stored,
     TensorInfos,
     check_multiple,
     describe_groups,
     num_groups,
 )
+from octavo_engine.quantization.matrix import QuantizedMatrix
 
 NIBBLE_OF_COLUMN = (0, 4, 1, 5, 2, 6, 3, 7)
 """Column c of a word lies in its nibble NIBBLE_OF_COLUMN[c]."""
@@ -48,12 +50,20 @@ class AwqFormat:
             "scales": Stored((groups, num_rows)),
         }
 
+    @property
+    def packing(self) -> Packing:
+        return Packing("int4", self.group_size, is_symmetric=False)
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        return QuantizedMatrix(
+            bits=self.bits,
+            values=unpack_columns(stored["qweight"], self.bits, NIBBLE_OF_COLUMN).t(),
+            scales=stored["scales"].t(),
+            zeros=unpack_columns(stored["qzeros"], self.bits, NIBBLE_OF_COLUMN).t(),
+            group_size=self.group_size,
+        )
+
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
     ) -> torch.Tensor:
-        values = unpack_columns(stored["qweight"], self.bits, NIBBLE_OF_COLUMN)
-        zeros = unpack_columns(stored["qzeros"], self.bits, NIBBLE_OF_COLUMN)
-        scales = stored["scales"].float()
-        num_rows, in_features = shape
-        grouped = values.float().reshape(len(scales), in_features // len(scales), num_rows)
-        return grouped.sub_(zeros.float()[:, None]).mul_(scales[:, None]).flatten(0, 1).t()
+        return self.read(stored, shape).dequantize()

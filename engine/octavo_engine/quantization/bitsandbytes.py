@@ -17,6 +17,7 @@ import torch
 
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.format import Stored, TensorInfos, check_multiple
+from octavo_engine.quantization.matrix import QuantizedMatrix
 
 STATE_PREFIX = "weight.quant_state.bitsandbytes__"
 INT8_TOP = 127.0
@@ -60,6 +61,13 @@ class Bnb4BitFormat:
             found[nested] = Stored(_shape(f"{module}.{nested}", infos), ("F32",))
             found["weight.nested_quant_map"] = Stored((256,), ("F32",))
         return found
+
+    @property
+    def packing(self) -> None:
+        return None
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        raise NotImplementedError("no kernel holds such a matrix")
 
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
@@ -127,6 +135,13 @@ class BnbInt8Format:
         if f"{module}.weight_format" in infos:
             found["weight_format"] = Stored((), ("U8",))
         return found
+
+    @property
+    def packing(self) -> None:
+        return None
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        raise NotImplementedError("no kernel holds such a matrix")
 
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]

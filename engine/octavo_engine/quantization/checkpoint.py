@@ -39,6 +39,21 @@ class QuantizedCheckpoint:
         self._device = device
         self._linears = tuple(scheme.linears())
         self._found: dict[str, LinearScheme | None] = {}
+        self._packed_bytes = 0
+        self._num_dequantized = 0
+
+    def count_packed(self, num_bytes: int) -> None:
+        """A product's weights stay quantised in so much memory, scales included."""
+        self._packed_bytes += num_bytes
+
+    def log_memory(self) -> None:
+        """After loading."""
+        log.info(
+            "weights_quantized",
+            scheme=self._scheme.describe(),
+            quantized_gib=f"{self._packed_bytes / 2**30:.2f}",
+            num_dequantized=self._num_dequantized,
+        )
 
     def linear(self, module: str) -> LinearScheme | None:
         """How this module is quantised; None: it is not.
@@ -86,7 +101,7 @@ class QuantizedCheckpoint:
         """
         found: list[Slot] = []
         unused: list[Slot] = []
-        num_quantized = 0
+        num_quantized = self._num_dequantized = 0
         for slot in slots:
             self._refuse_joined_experts(slot)
             module = slot.name.removesuffix(".weight")
@@ -95,6 +110,7 @@ class QuantizedCheckpoint:
                 found.append(slot)
                 continue
             num_quantized += 1
+            self._num_dequantized += slot.write_quantized is None
             found += self._stored_slots(slot, module, linear)
             unused += self._unused_slots(module)
         if not num_quantized:
@@ -128,10 +144,16 @@ class QuantizedCheckpoint:
     def _writer(
         self, slot: Slot, shape: tuple[int, int], linear: LinearScheme
     ) -> Callable[[dict[str, torch.Tensor]], None]:
-        def write(stored: dict[str, torch.Tensor]) -> None:
-            slot.write(linear.weights.dequantize(stored, shape))
+        take, weights = slot.write_quantized, linear.weights
 
-        return write
+        def write(stored: dict[str, torch.Tensor]) -> None:
+            slot.write(weights.dequantize(stored, shape))
+
+        def write_quantized(stored: dict[str, torch.Tensor]) -> None:
+            assert take is not None
+            take(weights.read(stored, shape))
+
+        return write if take is None else write_quantized
 
     def _unused_slots(self, module: str) -> Iterator[Slot]:
         for suffix in UNUSED_SUFFIXES:

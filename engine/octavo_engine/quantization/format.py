@@ -13,9 +13,21 @@ import torch
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.slots import FLOAT_DTYPES
 from octavo_engine.loading.source import TensorInfo
+from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_kernels.packed_weight import PackedKind
 
 TensorInfos = Mapping[str, TensorInfo]
 """All tensors of the checkpoint by name."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is known of a matrix for the kernels before it is read."""
+
+    kind: PackedKind
+    group_size: int | None
+    """Inputs that share a scale; None: all of a row."""
+    is_symmetric: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,15 @@ class WeightFormat(Protocol):
 
         The whole matrix, so that a rank's share is a slice of it whatever the order of its groups.
         """
+        ...
+
+    @property
+    def packing(self) -> Packing | None:
+        """How kernels hold such a matrix; None: they do not, it is dequantised at load."""
+        ...
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        """The stored tensors by suffix -> what they say. Called where `packing` is not None."""
         ...
 
 

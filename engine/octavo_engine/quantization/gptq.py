@@ -13,6 +13,7 @@ import torch
 
 from octavo_engine.quantization.bits import WORD_BITS, unpack_columns, unpack_rows
 from octavo_engine.quantization.format import (
+    Packing,
     Stored,
     TensorInfos,
     check_group_indices,
@@ -20,6 +21,8 @@ from octavo_engine.quantization.format import (
     describe_groups,
     num_groups,
 )
+from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_kernels.packed_weight import PackedKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,24 +60,36 @@ class GptqFormat:
             found["g_idx"] = Stored((in_features,), ("I32",))
         return found
 
+    @property
+    def packing(self) -> Packing:
+        kind: PackedKind = "int4" if self.bits == 4 else "int8"
+        return Packing(kind, self.group_size, self.is_symmetric)
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        values = unpack_rows(stored["qweight"], self.bits)
+        qzeros = add_to_each(stored["qzeros"], self.bits, self.zero_offset)
+        zeros = unpack_columns(qzeros, self.bits)
+        return QuantizedMatrix(
+            bits=self.bits,
+            values=values.t(),
+            scales=stored["scales"].t(),
+            zeros=zeros.t(),
+            group_size=self.group_size,
+            groups=self._groups(stored.get("g_idx"), shape[1], len(zeros)),
+        )
+
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
     ) -> torch.Tensor:
-        values = unpack_rows(stored["qweight"], self.bits)
-        zeros = unpack_columns(
-            add_to_each(stored["qzeros"], self.bits, self.zero_offset), self.bits
-        )
-        groups = self._groups(stored.get("g_idx"), shape[1], len(zeros), values.device)
-        weight = values.float().sub_(zeros.float()[groups]).mul_(stored["scales"].float()[groups])
-        return weight.t()
+        return self.read(stored, shape).dequantize()
 
     def _groups(
-        self, g_idx: torch.Tensor | None, in_features: int, groups: int, device: torch.device
-    ) -> torch.Tensor:
-        """[K] int64: the group of each input."""
+        self, g_idx: torch.Tensor | None, in_features: int, groups: int
+    ) -> torch.Tensor | None:
+        """[K] int64: the group of each input; None: in order."""
         if g_idx is None or (not self.uses_act_order and not bool(g_idx.any())):
             # Some exporters leave an unused g_idx at zero.
-            return torch.arange(in_features, device=device) // (self.group_size or in_features)
+            return None
         check_group_indices(g_idx, groups, f"{self.describe()}, {in_features} inputs")
         return g_idx.long()
 

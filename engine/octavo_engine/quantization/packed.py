@@ -15,12 +15,15 @@ import torch
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.bits import WORD_BITS, unpack_columns, unpack_rows
 from octavo_engine.quantization.format import (
+    Packing,
     Stored,
     TensorInfos,
     check_group_indices,
     describe_groups,
     num_groups,
 )
+from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_kernels.packed_weight import PackedKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +61,31 @@ class PackedFormat:
     def _num_words(self, num_values: int) -> int:
         return -(-num_values * self.bits // WORD_BITS)
 
-    def dequantize(
-        self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
-    ) -> torch.Tensor:
+    @property
+    def packing(self) -> Packing:
+        kind: PackedKind = "int4" if self.bits == 4 else "int8"
+        return Packing(kind, self.group_size, self.is_symmetric)
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
         num_rows, in_features = shape
         if (said := stored.get("weight_shape")) is not None and tuple(said.tolist()) != shape:
             raise CheckpointError(
                 f"weight_shape says {said.tolist()}, the config asks for {list(shape)}"
             )
-        values = unpack_columns(stored["weight_packed"], self.bits)[:, :in_features]
-        scales = stored["weight_scale"].float()
-        zeros = self._zeros(stored.get("weight_zero_point"), scales, num_rows)
-        groups = self._groups(stored.get("weight_g_idx"), in_features, values.device)
-        return values.float().sub_(zeros[:, groups]).mul_(scales[:, groups])
+        scales = stored["weight_scale"]
+        return QuantizedMatrix(
+            bits=self.bits,
+            values=unpack_columns(stored["weight_packed"], self.bits)[:, :in_features],
+            scales=scales,
+            zeros=self._zeros(stored.get("weight_zero_point"), scales, num_rows),
+            group_size=self.group_size,
+            groups=self._groups(stored.get("weight_g_idx"), in_features),
+        )
+
+    def dequantize(
+        self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
+    ) -> torch.Tensor:
+        return self.read(stored, shape).dequantize()
 
     def _zeros(
         self, stored: torch.Tensor | None, scales: torch.Tensor, num_rows: int
@@ -78,17 +93,15 @@ class PackedFormat:
         """[N, G] float32, on the scale of the packed values."""
         offset = 2.0 ** (self.bits - 1)
         if stored is None:
-            return torch.full_like(scales, offset)
+            return torch.full_like(scales, offset, dtype=torch.float32)
         if stored.dtype == torch.int32:
             return unpack_rows(stored, self.bits)[:num_rows].float()
         return stored.float() + offset
 
-    def _groups(
-        self, g_idx: torch.Tensor | None, in_features: int, device: torch.device
-    ) -> torch.Tensor:
-        """[K] int64: the group of each input."""
+    def _groups(self, g_idx: torch.Tensor | None, in_features: int) -> torch.Tensor | None:
+        """[K] int64: the group of each input; None: in order."""
         if g_idx is None:
-            return torch.arange(in_features, device=device) // (self.group_size or in_features)
+            return None
         groups = num_groups(in_features, self.group_size)
         check_group_indices(g_idx, groups, f"{self.describe()}, {in_features} inputs")
         return g_idx.long()

@@ -14,7 +14,8 @@ from typing import Literal
 
 import torch
 
-from octavo_engine.quantization.format import Stored, TensorInfos, num_groups
+from octavo_engine.quantization.format import Packing, Stored, TensorInfos, num_groups
+from octavo_engine.quantization.matrix import QuantizedMatrix
 
 ValueKind = Literal["fp8", "int8"]
 STORED_DTYPES: Mapping[ValueKind, str] = {"fp8": "F8_E4M3", "int8": "I8"}
@@ -45,15 +46,6 @@ class Scales:
                 return f"groups of {num_inputs}"
             case (num_rows, num_inputs):
                 return f"blocks of {num_rows}x{num_inputs}"
-
-    def spread(self, scales: torch.Tensor, matrix: tuple[int, int]) -> torch.Tensor:
-        """scales -> float32 that broadcasts against [N, K]."""
-        scales = scales.float().reshape(self.shape(matrix))
-        if self.num_rows not in (None, 1):
-            scales = scales.repeat_interleave(self.num_rows, 0)[: matrix[0]]
-        if self.num_inputs is not None:
-            scales = scales.repeat_interleave(self.num_inputs, 1)[:, : matrix[1]]
-        return scales
 
 
 PER_TENSOR = Scales(num_rows=None, num_inputs=None)
@@ -103,12 +95,25 @@ class ScaledFormat:
             return self.scales
         return PER_TENSOR if num_stored == 1 else PER_ROW
 
+    @property
+    def packing(self) -> Packing:
+        group_size = None if self.scales is None else self.scales.num_inputs
+        return Packing(self.kind, group_size, self.is_symmetric)
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        scale = next(stored[suffix] for suffix in SCALE_SUFFIXES if suffix in stored)
+        scales = self._scales_of(scale.numel())
+        zeros = None if self.is_symmetric else stored["weight_zero_point"]
+        return QuantizedMatrix(
+            bits=8,
+            values=stored["weight"],
+            scales=scale.float().reshape(scales.shape(shape)),
+            zeros=None if zeros is None else zeros.float().reshape(scales.shape(shape)),
+            scale_rows=scales.num_rows or shape[0],
+            group_size=scales.num_inputs,
+        )
+
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
     ) -> torch.Tensor:
-        scale = next(stored[suffix] for suffix in SCALE_SUFFIXES if suffix in stored)
-        scales = self._scales_of(scale.numel())
-        weight = stored["weight"].float()
-        if not self.is_symmetric:
-            weight = weight - scales.spread(stored["weight_zero_point"], shape)
-        return weight.mul_(scales.spread(scale, shape))
+        return self.read(stored, shape).dequantize()
