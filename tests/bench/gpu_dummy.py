@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import torch
+from tests.bench.gpu_quantized import random_matrix, scheme_named
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.core.engine import EngineCore
@@ -17,22 +18,37 @@ from octavo_engine.loading.config_file import parse_config
 from octavo_engine.model_config import kv_groups
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import build_model_config
+from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.runner.kv_cache import PageShape
 
 INITIALIZER_RANGE = 0.02
 
 
-def dummy_decoder(raw_config: dict[str, Any], device: torch.device) -> Decoder:
-    """Matrices are small normal numbers, norms are ones: activations stay in a usual range."""
+def dummy_decoder(
+    raw_config: dict[str, Any], device: torch.device, quantization: str | None = None
+) -> Decoder:
+    """Matrices are small normal numbers, norms are ones: activations stay in a usual range.
+
+    quantization: see `gpu_quantized.scheme_named`.
+    """
     config = build_model_config(parse_config(raw_config, "the benchmark's config"))
     groups = kv_groups([layer.window for layer in config.layers])
-    decoder = Decoder(config, groups, Build(device, torch.bfloat16))
+    quantized = None
+    if quantization is not None:
+        quantized = QuantizedCheckpoint(scheme_named(quantization), {}, device)
+    build = Build(device, torch.bfloat16, quantization=quantized, keeps_quantized=True)
+    decoder = Decoder(config, groups, build)
     torch.manual_seed(0)
     for slot in decoder.slots():
+        if quantization is not None and slot.write_quantized is not None:
+            slot.write_quantized(random_matrix(quantization, slot.shape, device))
+            continue
         weight = torch.empty(slot.shape, dtype=torch.bfloat16, device=device)
         slot.write(weight.normal_(0, INITIALIZER_RANGE) if weight.dim() > 1 else weight.fill_(1))
     decoder.finish()
     torch.cuda.empty_cache()
+    if quantized is not None:
+        quantized.log_memory()
     return decoder
 
 
@@ -43,14 +59,14 @@ def make_core(
     max_num_batched_tokens: int,
     max_model_len: int = 8192,
     block_size: int = 64,
-    captures_prompt_steps: bool = False,
+    quantization: str | None = None,
 ) -> tuple[EngineCore, dict[str, float]]:
     """The core and the seconds of its stages."""
     device = torch.device("cuda", torch.cuda.current_device())
     started_s = perf_counter()
     torch.zeros(1, device=device)
     context_s = perf_counter()
-    decoder = dummy_decoder(raw_config, device)
+    decoder = dummy_decoder(raw_config, device, quantization)
     torch.cuda.synchronize()
     weights_s = perf_counter()
     config = decoder.config
@@ -76,9 +92,7 @@ def make_core(
         cache=CacheSettings(block_size=block_size),
         scheduler=scheduler,
     )
-    runner = build_cuda_runner(
-        engine_config, loaded, device, captures_prompt_steps=captures_prompt_steps
-    )
+    runner = build_cuda_runner(engine_config, loaded, device)
     core = EngineCore(runner, scheduler)
     seconds = {
         "context_s": context_s - started_s,

@@ -4,7 +4,15 @@ import argparse
 from pathlib import Path
 
 import torch
-from tests.bench.kernels import gated_mul, kv_write, paged_attention, rms_norm, rope, sampling
+from tests.bench.kernels import (
+    gated_mul,
+    kv_write,
+    paged_attention,
+    quant_linear,
+    rms_norm,
+    rope,
+    sampling,
+)
 from tests.bench.kernels.harness import append_csv, run
 
 MODULES = {
@@ -14,6 +22,7 @@ MODULES = {
     "kv_write": kv_write,
     "sampling": sampling,
     "paged_attention": paged_attention,
+    "quant_linear": quant_linear,
 }
 
 
