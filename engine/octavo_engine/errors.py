@@ -7,6 +7,7 @@ OctavoError
 │   └── PromptTooLong  names both numbers
 ├── QueueFull          try again later; becomes a 429 or 503 with Retry-After
 └── EngineDead         the core has stopped; becomes a 503, and the process exits
+    └── EngineStalled  work waits and no step is made: the process ends without a drain
 """
 
 
@@ -38,4 +39,8 @@ class QueueFull(OctavoError):
 
 
 class EngineDead(OctavoError):
+    pass
+
+
+class EngineStalled(EngineDead):
     pass

@@ -51,6 +51,8 @@ class Facts:
     is_predecessor_there: bool = False
     blocked: str | None = None
     """Why a surge is impossible."""
+    leaving: tuple[str, ...] = ()
+    """Names of pods that finish what runs on them."""
     overstaying: tuple[Cause, ...] = ()
     """Pods that should have gone."""
 
@@ -92,6 +94,7 @@ def gather(
     if account.ready_replicas >= wanted_replicas:
         # An evicted pod stays as a record after its replacement answers.
         causes = [cause for cause in causes if cause.reason is not Reason.POD_FAILED]
+    leaving = [pod for pod in snapshot.pods if pod_causes.is_leaving(pod)]
     in_trouble = {cause.pod for cause in causes}
     waiting = tuple(
         f"pod {pod['metadata']['name']} {pod_causes.waiting_for(pod)}"
@@ -111,10 +114,9 @@ def gather(
         not_applied=not_applied,
         is_predecessor_there=is_predecessor_there,
         blocked=blocked,
+        leaving=tuple(pod["metadata"]["name"] for pod in leaving),
         overstaying=tuple(
-            cause
-            for pod in filter(pod_causes.is_leaving, snapshot.pods)
-            if (cause := deadlines.overdue(pod, limits, now)) is not None
+            cause for pod in leaving if (cause := deadlines.overdue(pod, limits, now)) is not None
         ),
     )
 
@@ -141,6 +143,8 @@ _TELLING_ORDER = {
             Reason.MODEL_UNREADABLE,
             Reason.INVALID_CONFIGURATION,
             Reason.OUT_OF_MEMORY,
+            Reason.GPU_FAULT,
+            Reason.ENGINE_STALLED,
             Reason.ENGINE_FAILED,
             Reason.OOM_KILLED,
             Reason.CRASH_LOOP,

@@ -54,6 +54,8 @@ _ENGINE_REASONS = {
     "ModelUnreadable": Reason.MODEL_UNREADABLE,
     "InvalidConfiguration": Reason.INVALID_CONFIGURATION,
     "OutOfMemory": Reason.OUT_OF_MEMORY,
+    "GPUFault": Reason.GPU_FAULT,
+    "EngineStalled": Reason.ENGINE_STALLED,
     "EngineFailed": Reason.ENGINE_FAILED,
 }
 """What the engine writes into its termination message -> our reason."""

@@ -98,12 +98,19 @@ def _is_moving(facts: Facts) -> Finding | None:
             f"{_waiting(facts)}"
         )
     if rollout.replicas > facts.wanted_replicas:
-        return Reason.SCALING_DOWN, (
+        return Reason.DRAINING, (
             f"{rollout.replicas} replicas run, {facts.wanted_replicas} are wanted"
         )
     if rollout.ready_replicas < facts.wanted_replicas and not rollout.was_complete:
         return Reason.STARTING, f"{_count(facts)}{_waiting(facts)}"
     return None
+
+
+def _is_draining(facts: Facts) -> Finding | None:
+    """What is wanted answers already; what is not wanted any more ends its streams."""
+    if not facts.leaving:
+        return None
+    return Reason.DRAINING, f"pods that end their streams and leave: {', '.join(facts.leaving)}"
 
 
 def _has_too_few(facts: Facts) -> Finding | None:
@@ -179,7 +186,7 @@ def _progressing(facts: Facts) -> Condition:
     stopped = _first((_is_rejected, _is_not_applied, _is_out_of_time), facts)
     if stopped is not None:
         return Condition("Progressing", False, *stopped)
-    moving = _first((_waits_for_predecessor, _is_blocked, _is_moving), facts)
+    moving = _first((_waits_for_predecessor, _is_blocked, _is_moving, _is_draining), facts)
     if moving is not None:
         return Condition("Progressing", True, *moving)
     return Condition(

@@ -16,7 +16,7 @@ class Reason(StrEnum):
     # On the way, or wanted so.
     STARTING = "Starting"
     ROLLING_OUT = "RollingOut"
-    SCALING_DOWN = "ScalingDown"
+    DRAINING = "Draining"
     SCALED_TO_ZERO = "ScaledToZero"
     PREDECESSOR_TERMINATING = "PredecessorTerminating"
 
@@ -45,6 +45,8 @@ class Reason(StrEnum):
     MODEL_UNREADABLE = "ModelUnreadable"
     INVALID_CONFIGURATION = "InvalidConfiguration"
     OUT_OF_MEMORY = "OutOfMemory"
+    GPU_FAULT = "GPUFault"
+    ENGINE_STALLED = "EngineStalled"
     ENGINE_FAILED = "EngineFailed"
 
     # The engine ended without words, or the pod was taken away.

@@ -24,7 +24,7 @@ from octavo_engine.config import (
     ParallelSettings,
     SchedulerSettings,
 )
-from octavo_engine.errors import CheckpointError, ConfigError
+from octavo_engine.errors import CheckpointError, ConfigError, EngineDead, EngineStalled
 
 
 def octavo(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -108,6 +108,14 @@ def test_two_signals_end_a_process_with_code_0_although_a_stream_runs(tmp_path: 
         (CheckpointError("no config.json"), "ModelUnreadable", 2),
         (MemoryError("9 GiB"), "OutOfMemory", 1),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "OutOfMemory", 1),
+        (EngineDead("the engine has stopped: OutOfMemoryError: CUDA out"), "OutOfMemory", 1),
+        (
+            EngineDead("the engine has stopped: AcceleratorError: CUDA error: misaligned address"),
+            "GPUFault",
+            1,
+        ),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "GPUFault", 1),
+        (EngineStalled("work waits and no step was made for 61 s"), "EngineStalled", 1),
         (RuntimeError("boom"), "EngineFailed", 1),
     ],
 )

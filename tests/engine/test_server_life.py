@@ -16,7 +16,7 @@ from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import MODEL
 
-from octavo_engine.errors import CheckpointError, EngineDead
+from octavo_engine.errors import CheckpointError, EngineDead, EngineStalled
 from octavo_engine.server.run import serve
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, ServerState
@@ -122,6 +122,16 @@ async def test_failed_load_ends_the_process_with_its_error() -> None:
 
     async with process(EchoEngine(always("x")), load) as server:
         with pytest.raises(CheckpointError, match="tensor 'x'"):
+            await server.ended()
+
+
+async def test_a_stalled_engine_is_not_waited_for_and_says_so() -> None:
+    engine = EchoEngine(always("x"))
+    async with process(engine, stall_limit_s=60.0, drain_s=600.0) as server:
+        await server.until_status("/readyz", 200)
+        engine.num_running, engine.last_step_age_s = 1, 61.0
+        stop()
+        with pytest.raises(EngineStalled, match="no step was made for 61 s"):
             await server.ended()
 
 

@@ -99,7 +99,7 @@ def with_(rollout, **more):
         ),
         (
             facts(with_(DONE, replicas=3, updated_replicas=3, ready_replicas=3)),
-            Reason.SCALING_DOWN,
+            Reason.DRAINING,
             "3 replicas run, 2 are wanted",
         ),
         (
@@ -175,6 +175,15 @@ def test_a_blocked_rollout_goes_on():
     assert told["Degraded"].status
 
 
+def test_a_service_stays_ready_while_a_pod_leaves():
+    told = by_type(facts(leaving=("chat-0",)))
+
+    assert told["Ready"].status
+    assert told["Progressing"].status
+    assert told["Progressing"].reason is Reason.DRAINING
+    assert told["Progressing"].message == "pods that end their streams and leave: chat-0"
+
+
 def test_a_pod_that_does_not_go_degrades_and_leaves_ready():
     stays = Cause(Reason.TERMINATION_OVERDUE, "chat-0", "should have gone")
     told = by_type(facts(overstaying=(stays, stays)))
@@ -205,6 +214,7 @@ any_facts = st.builds(
     not_accepted=problems,
     not_applied=problems,
     is_predecessor_there=st.booleans(),
+    leaving=st.sampled_from([(), ("chat-0",)]),
 )
 
 
@@ -224,7 +234,7 @@ def test_ready_never_contradicts_the_others(given_facts):
         assert told["Accepted"].status
         assert told["Available"].status
         assert not told["Degraded"].status
-        assert not told["Progressing"].status
+        assert not told["Progressing"].status or told["Progressing"].reason is Reason.DRAINING
         assert given_facts.rollout.ready_replicas >= given_facts.wanted_replicas > 0
 
 

@@ -8,11 +8,19 @@ from typing import Literal
 
 import msgspec
 
-from octavo_engine.errors import CheckpointError, ConfigError
+from octavo_engine.errors import CheckpointError, ConfigError, EngineStalled
 
 TerminationReason = Literal[
-    "ModelUnreadable", "InvalidConfiguration", "OutOfMemory", "EngineFailed"
+    "ModelUnreadable",
+    "InvalidConfiguration",
+    "OutOfMemory",
+    "GPUFault",
+    "EngineStalled",
+    "EngineFailed",
 ]
+# A core that died says so as text: torch's classes are known by their names alone.
+_OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "CUDA error: out of memory")
+_GPU_FAULT = ("AcceleratorError", "CUDA error:", "CUDA driver error", "HIP error:", "NCCL error")
 
 EXIT_CANNOT_WORK = 2
 """Starting again with the same settings and files fails again."""
@@ -38,11 +46,14 @@ def explain(error: BaseException) -> Termination:
         return Termination("InvalidConfiguration", sentence)
     if isinstance(error, CheckpointError):
         return Termination("ModelUnreadable", sentence)
-    # torch's own class is not imported here: its name is enough.
-    is_oom = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if is_oom or "can't allocate memory" in sentence:  # the last is torch's on a CPU
+    if isinstance(error, EngineStalled):
+        return Termination("EngineStalled", sentence)
+    words = f"{type(error).__name__}: {sentence}"
+    if isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY):
         return Termination("OutOfMemory", sentence)
-    return Termination("EngineFailed", f"{type(error).__name__}: {sentence}")
+    if any(word in words for word in _GPU_FAULT):
+        return Termination("GPUFault", sentence)
+    return Termination("EngineFailed", words)
 
 
 def write_termination_log(termination: Termination, path: Path) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import structlog
 import uvicorn
 
-from octavo_engine.errors import EngineDead
+from octavo_engine.errors import EngineDead, EngineStalled
 from octavo_engine.server.app import build_app
+from octavo_engine.server.info_routes import liveness_problem
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, Phase, ServerState
 from octavo_engine.server.tls import ServerTls
@@ -42,8 +43,8 @@ async def serve(settings: ServerSettings, load: Callable[[ServerState], Loaded])
     """Serves until a signal; returns when drained.
 
     `load` runs on a thread. Raises what `load` raises, `EngineDead` when the engine stops by
-    itself, `OSError` when the port cannot be had, and `ConfigError` for keys or certificates
-    that cannot be read.
+    itself, `EngineStalled` when it makes no steps at the signal, `OSError` when the port cannot be
+    had, and `ConfigError` for keys or certificates that cannot be read.
     """
     state = ServerState(settings)
     tls = None if settings.tls is None else ServerTls(settings.tls)
@@ -100,6 +101,9 @@ async def _until_stopped_or_dead(state: ServerState, told_to_stop: "asyncio.Futu
         if death is not None:
             told_to_stop.cancel()
             raise EngineDead(death)
+    # A drain would wait in vain for streams of an engine that makes no step.
+    if (stall := liveness_problem(state)) is not None:
+        raise EngineStalled(stall)
 
 
 async def drain(state: ServerState, signals: "_Signals") -> None:
