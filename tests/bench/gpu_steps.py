@@ -101,14 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=list(MODELS), default="llama8b")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--captures-prompt-steps", action="store_true")
     arguments = parser.parse_args()
     core, _ = make_core(
         MODELS[arguments.model],
         max_num_seqs=1024,
         max_num_batched_tokens=10240,
         max_model_len=8320,
-        captures_prompt_steps=arguments.captures_prompt_steps,
     )
     runner = core._runner
     assert isinstance(runner, CudaRunner)

@@ -49,7 +49,7 @@ def make_runner(
         cache=CacheSettings(block_size=block_size),
         scheduler=SchedulerSettings(max_num_seqs=max_num_seqs),
     )
-    parts = RunnerParts(engine_config, loaded, device, captures_prompt_steps=True)
+    parts = RunnerParts(engine_config, loaded, device)
     runner = parts.runner(
         Sizes(
             max_model_len=MAX_MODEL_LEN,

@@ -11,7 +11,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.fused_decoder import FusedDecoder, fuse
-from octavo_engine.cuda.memory import capture_all, measure_budget
+from octavo_engine.cuda.memory import capture_all, compile_kernels, measure_budget
 from octavo_engine.cuda.mixed import MixedForward
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
@@ -50,20 +50,18 @@ def build_cuda_runner(
     loaded: LoadedModel,
     device: torch.device,
     *,
-    captures_prompt_steps: bool = False,
     report: Report = silent,
 ) -> CudaRunner:
-    """captures_prompt_steps: also steps with prompts in them, up to 2,048 tokens, run as graphs;
-    off until that is proven with Hopper's prefill kernel in bfloat16.
-
-    Raises ConfigError when the memory does not hold what the settings ask for.
-    """
+    """Raises ConfigError when the memory does not hold what the settings ask for."""
     started_s = perf_counter()
     report("memory", 0.0)
     weights_bytes = torch.cuda.memory_allocated(device)
-    parts = RunnerParts(config, loaded, device, captures_prompt_steps=captures_prompt_steps)
+    parts = RunnerParts(config, loaded, device)
+    probe = parts.runner(_probe_sizes(parts))
+    compile_kernels(probe, device)
+    compiled_s = perf_counter()
     budget = measure_budget(
-        parts.runner(_probe_sizes(parts)),
+        probe,
         weights_bytes=weights_bytes,
         max_step_tokens=_max_step_tokens(config, parts.max_num_seqs),
         utilization=config.cache.gpu_memory_utilization,
@@ -89,7 +87,8 @@ def build_cuda_runner(
         max_model_len=sizes.max_model_len,
         has_static_decode=parts.has_static_decode,
         is_fused=parts.fused is not None,
-        measured_s=f"{measured_s - started_s:.2f}",
+        compiled_s=f"{compiled_s - started_s:.2f}",
+        measured_s=f"{measured_s - compiled_s:.2f}",
         captured_s=f"{perf_counter() - measured_s:.2f}",
     )
     return runner
@@ -103,15 +102,12 @@ class RunnerParts:
         config: EngineConfig,
         loaded: LoadedModel,
         device: torch.device,
-        *,
-        captures_prompt_steps: bool = False,
     ) -> None:
         self._loaded = loaded
         self._device = device
         self.max_num_seqs = config.scheduler.max_num_seqs or MAX_NUM_SEQS["cuda"]
         self.max_model_len = config.model.max_model_len or loaded.context_len
         self._block_size = config.cache.block_size
-        self._captures_mixed = captures_prompt_steps
         self._table = DeviceRowTable(
             max_num_rows=self.max_num_seqs,
             max_model_len=self.max_model_len,
@@ -137,7 +133,7 @@ class RunnerParts:
         self.has_static_decode = loaded.config.moe is None and not self._ropes.needs_seq_lens
 
     def _mixed(self, cache: KVCache, shapes: Shapes) -> MixedForward | None:
-        if not (self._captures_mixed and self.has_static_decode):
+        if not self.has_static_decode:
             return None
         return MixedForward(
             self._loaded.model,

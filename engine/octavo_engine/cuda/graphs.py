@@ -18,6 +18,22 @@ def graph_sizes(max_num_rows: int) -> list[int]:
     return [size for size in ladder if size < max_num_rows] + [max_num_rows]
 
 
+def ends_of_powers(sizes: list[int]) -> list[int]:
+    """The smallest and the largest size up to each power of two: kernels are compiled anew for
+    powers of two alone."""
+    return [
+        size
+        for idx, size in enumerate(sizes)
+        if idx in (0, len(sizes) - 1)
+        or _power(sizes[idx - 1]) != _power(size)
+        or _power(size) != _power(sizes[idx + 1])
+    ]
+
+
+def _power(size: int) -> int:
+    return (size - 1).bit_length()
+
+
 class CapturedFunction:
     def __init__(self, function: Callable[[int], None], sizes: list[int]) -> None:
         self._function = function
@@ -28,6 +44,11 @@ class CapturedFunction:
         """Runs the largest num_sizes sizes (None: all) once: kernels are compiled and libraries
         loaded outside a capture."""
         for size in self._largest_first(num_sizes):
+            self._function(size)
+
+    def touch(self) -> None:
+        """Launches every kernel that the sizes compile, for `compile_only`."""
+        for size in ends_of_powers(self._sizes):
             self._function(size)
 
     def capture(self, pool: Any, num_sizes: int | None = None) -> None:

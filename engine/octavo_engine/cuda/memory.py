@@ -5,6 +5,7 @@ once, so that pages take what is really left. Knows the runner only by what it c
 """
 
 import gc
+import os
 from dataclasses import dataclass
 
 import structlog
@@ -123,6 +124,19 @@ def _trial_capture_bytes(probe: CudaRunner, device: torch.device) -> int:
 def _release_cached() -> None:
     gc.collect()
     torch.cuda.empty_cache()
+
+
+@torch.inference_mode()
+def compile_kernels(probe: CudaRunner, device: torch.device) -> None:
+    """Compiles what the captured functions launch, in threads: one after the other it takes three
+    times as long where no cache has them. The kernels left are sampling's with every option on."""
+    from octavo_kernels.gpu.compile_only import compile_only
+
+    probe.stage_padding()
+    with compile_only(os.cpu_count() or 1):
+        for function in probe.captured_functions():
+            function.touch()
+    torch.cuda.synchronize(device)
 
 
 @torch.inference_mode()

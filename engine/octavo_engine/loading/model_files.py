@@ -5,6 +5,7 @@ The one place that brings together config, families, sources and slots.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import structlog
 from octavo_engine.batch import KVGroup
 from octavo_engine.errors import CheckpointError
 from octavo_engine.layers.linear import Build
+from octavo_engine.loading.config_cache import config_cache
 from octavo_engine.loading.config_file import (
     check_known_entries,
     parse_config,
@@ -42,20 +44,28 @@ class ModelFiles:
     name: str
     """Of the file with the config, for messages."""
     raw_config: Mapping[str, Any]
-    hf_config: Any
     source: WeightSource
     is_gguf: bool
     scheme: Scheme | None
     """How the files say that they are quantised; None: they are not, or in GGUF's own way."""
 
+    @cached_property
+    def hf_config(self) -> Any:
+        """As transformers reads it, which takes seconds the first time in a process."""
+        return parse_config(self.raw_config, self.name)
+
     @property
     def is_in_table(self) -> bool:
-        return self.hf_config.model_type in FAMILIES
+        return self.raw_config["model_type"] in FAMILIES
 
     def model_config(self) -> ModelConfig:
         """Raises CheckpointError for entries that the layers of the table do not know."""
         check_known_entries(self.raw_config, self.name)
-        config = build_model_config(self.hf_config)
+        cache = config_cache()
+        config = cache.find(self.raw_config)
+        if config is None:
+            config = build_model_config(self.hf_config)
+            cache.keep(self.raw_config, config)
         if config.has_packed_gate_up and has_split_gate_up(self.source.infos()):
             return replace(config, has_packed_gate_up=False)
         return config
@@ -83,7 +93,6 @@ def open_model(path: str) -> ModelFiles:
     return ModelFiles(
         name=name,
         raw_config=raw,
-        hf_config=parse_config(raw, name),
         source=source,
         is_gguf=location.suffix == ".gguf",
         scheme=scheme,

@@ -1,0 +1,21 @@
+"""Which sizes are captured, and which of them compile kernels of their own."""
+
+import itertools
+
+from octavo_engine.cuda.graphs import ends_of_powers, graph_sizes
+
+
+def test_sizes_rise_to_the_table_and_pad_by_an_eighth_at_most_above_64() -> None:
+    sizes = graph_sizes(1000)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == 1000
+    for smaller, larger in itertools.pairwise(sizes):
+        if smaller >= 64:
+            assert larger - smaller - 1 <= smaller / 8
+
+
+def test_the_ends_stand_for_all_sizes_up_to_each_power_of_two() -> None:
+    assert ends_of_powers([1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72]) == [
+        1, 2, 4, 8, 16, 24, 32, 40, 64, 72,
+    ]  # fmt: skip
+    assert ends_of_powers([5]) == [5]
