@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from octavo_engine.cli.bench import bench
 from octavo_engine.cli.chat import chat
 from octavo_engine.cli.generate import generate
 from octavo_engine.cli.options import with_engine_options
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(with_engine_options(serve))
 app.command()(with_engine_options(generate))
 app.command()(chat)
+app.add_typer(bench, name="bench")
 
 
 @app.callback()

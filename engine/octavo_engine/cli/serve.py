@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from octavo_engine.cli.config_file import ConfigFileOption
 from octavo_engine.cli.serve_options import (
     BodyOption,
     CertOption,
@@ -21,6 +22,7 @@ from octavo_engine.cli.serve_options import (
     KeyFileOption,
     KeyOption,
     LogFormatOption,
+    MetricsPrefixOption,
     NamesOption,
     PortOption,
     ReasoningParserOption,
@@ -46,6 +48,7 @@ _DEFAULTS = ServerSettings(served_model_names=("",))
 
 def serve(
     config: EngineConfig,
+    config_file: ConfigFileOption = None,
     host: HostOption = _DEFAULTS.host,
     port: PortOption = _DEFAULTS.port,
     served_model_name: NamesOption = None,
@@ -62,9 +65,12 @@ def serve(
     core_process: CoreProcessOption = None,
     stall_limit_seconds: StallOption = _DEFAULTS.stall_limit_s,
     keep_alive_seconds: KeepAliveOption = _DEFAULTS.stream_keep_alive_s,
+    metrics_prefix: MetricsPrefixOption = _DEFAULTS.metrics_prefix,
     termination_log: TerminationOption = None,
 ) -> None:
     """Serve a model over the OpenAI API.
+
+    Every option can stand in a YAML file too: see --config, which is read before the others.
 
     SIGTERM drains: running requests finish, new ones are refused; a second one hastens it.
     """
@@ -81,6 +87,7 @@ def serve(
         drain_s=drain_seconds,
         drain_grace_s=drain_grace_seconds,
         core_process=core_process,
+        metrics_prefix=metrics_prefix,
         log_format=chosen_log_format(log_format),
         stall_limit_s=stall_limit_seconds,
         stream_keep_alive_s=keep_alive_seconds,

@@ -81,6 +81,13 @@ GraceOption = Annotated[
         rich_help_panel=LIFE,
     ),
 ]
+MetricsPrefixOption = Annotated[
+    str,
+    typer.Option(
+        help="Prefix of the metrics whose names other engines share; see engine/METRICS.md.",
+        rich_help_panel=SERVING,
+    ),
+]
 CoreProcessOption = Annotated[
     bool | None,
     typer.Option(
