@@ -106,9 +106,10 @@ constraints: setup ## Pin what is installed now into constraints.txt
 images: setup ## Build the operator's and the engine's image: REGISTRY=... IMAGE_ARGS="--push" (docker or buildah)
 	@$(BIN)/python -m images.build $(if $(REGISTRY),--registry $(REGISTRY)) $(IMAGE_ARGS)
 
+# Threads wait as the `octavo` command has them wait. BENCH_ARGS="--trace FILE.csv" for real lengths.
 .PHONY: bench-cpu
 bench-cpu: setup ## Output tokens per second on this CPU as ratios to transformers, in one run
-	$(BIN)/python -m tests.bench.cpu
+	env -u OMP_WAIT_POLICY GOMP_SPINCOUNT=10000 $(BIN)/python -m tests.bench.cpu $(BENCH_ARGS)
 
 .PHONY: metrics
 metrics: setup ## Write what is generated from the schema of metrics: the reference page, the dashboard
@@ -121,4 +122,4 @@ fault-storm: preflight-cluster setup ## Five minutes of faults before the API se
 
 .PHONY: bench-operator
 bench-operator: preflight-cluster setup ## 500 services on a real API server: time to converge, calls when idle, memory
-	@$(BIN)/python -m tests.bench.operator
+	@$(BIN)/python -m tests.bench.operator_bench

@@ -5,17 +5,20 @@
 The model is SmolLM2-135M-Instruct unless a folder is given. Work "square" is 16 requests of 128
 tokens in and 128 out. Work "azure" is the first 64 rows of a trace of real lengths (a CSV with
 columns TIMESTAMP, ContextTokens, GeneratedTokens), prompts clipped to 768 tokens and outputs to
-256, all present at the start; it is left out without a trace. Prints output tokens per second and
-their ratios, and writes them as JSON. Run it alone on the machine.
+256, all present at the start. Without a trace the 64 lengths are the quantiles of lognormals fitted
+to the first 64 rows of Azure's conversation trace of 2023, and the output says so. Prints output
+tokens per second and their ratios, and writes them as JSON. Run it alone on the machine.
 """
 
 import argparse
 import csv
 import json
+import math
 import random
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -26,6 +29,10 @@ from octavo_engine import LLM, SamplingParams
 STATIC_BATCH = 16
 MAX_MODEL_LEN = 2048
 NUM_AZURE = 64
+MAX_PROMPT, MAX_NEW = 768, 256
+PROMPT_LOG_LENGTHS = NormalDist(5.873, 1.125)
+NEW_LOG_LENGTHS = NormalDist(4.558, 0.851)
+"""Fitted to the natural logarithms of the trace's lengths; the two do not correlate (0.07)."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,27 @@ def square_jobs() -> list[Job]:
     return _jobs([(128, 128)] * 16)
 
 
-def azure_jobs(trace: Path) -> list[Job]:
+def azure_jobs(trace: Path | None) -> list[Job]:
+    lengths = _fitted_lengths() if trace is None else _traced_lengths(trace)
+    return _jobs([(min(n, MAX_PROMPT), max(1, min(m, MAX_NEW))) for n, m in lengths])
+
+
+def _traced_lengths(trace: Path) -> list[tuple[int, int]]:
     with trace.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[:NUM_AZURE]
-    return _jobs(
-        [
-            (min(int(row["ContextTokens"]), 768), max(1, min(int(row["GeneratedTokens"]), 256)))
-            for row in rows
+    return [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
+
+
+def _fitted_lengths() -> list[tuple[int, int]]:
+    """The same on every machine: quantiles, each column shuffled by a seed of its own."""
+    columns = []
+    for seed, logs in enumerate((PROMPT_LOG_LENGTHS, NEW_LOG_LENGTHS)):
+        lengths = [
+            round(math.exp(logs.inv_cdf((idx + 0.5) / NUM_AZURE))) for idx in range(NUM_AZURE)
         ]
-    )
+        random.Random(seed).shuffle(lengths)
+        columns.append(lengths)
+    return list(zip(*columns, strict=True))
 
 
 def _jobs(lengths: list[tuple[int, int]]) -> list[Job]:
@@ -110,9 +129,8 @@ def _measurement(work: str, engine: str, num_tokens: int, seconds: float) -> Mea
 def run(args: argparse.Namespace) -> list[Measurement]:
     from transformers import AutoModelForCausalLM
 
-    works = {"square": square_jobs()}
-    if args.trace is not None:
-        works["azure"] = azure_jobs(args.trace)
+    works = {"square": square_jobs(), "azure": azure_jobs(args.trace)}
+    print(f"azure: lengths {_azure_source(args.trace)}", flush=True)
     measured = []
     with LLM(
         str(args.model),
@@ -133,6 +151,10 @@ def run(args: argparse.Namespace) -> list[Measurement]:
     one_by_one = works["square"][: args.sequential]
     measured.append(measure_transformers(model, "square", one_by_one, 1))
     return measured
+
+
+def _azure_source(trace: Path | None) -> str:
+    return "of a lognormal fit to the trace (none was given)" if trace is None else f"of {trace}"
 
 
 def ratios(measured: list[Measurement]) -> dict[str, float]:
@@ -164,6 +186,7 @@ def main() -> None:
         "torch": torch.__version__,
         "num_threads": torch.get_num_threads(),
         "dtype": args.dtype,
+        "azure_lengths": _azure_source(args.trace),
         "measurements": [asdict(m) for m in measured],
         "ratios": found,
     }
