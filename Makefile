@@ -123,3 +123,7 @@ fault-storm: preflight-cluster setup ## Five minutes of faults before the API se
 .PHONY: bench-operator
 bench-operator: preflight-cluster setup ## 500 services on a real API server: time to converge, calls when idle, memory
 	@$(BIN)/python -m tests.bench.operator_bench
+
+.PHONY: fuzz-server
+fuzz-server: setup ## 5,000 requests made up from the OpenAPI document; minutes, for the night
+	OCTAVO_FUZZ_CASES=5000 $(BIN)/python -m pytest tests/engine/test_server_fuzz.py $(PYTEST_ARGS)

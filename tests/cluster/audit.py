@@ -25,17 +25,20 @@ class Call:
         return self.group, self.resource, self.verb
 
 
-def calls(log: Path, namespace: str, account: str) -> set[Call]:
-    """Of one ServiceAccount; what concerns no resource is left out.
+def calls_in_order(log: Path, namespace: str, account: str) -> list[Call]:
+    """Of one ServiceAccount; what concerns no resource is left out."""
+    return [_call(event, event["verb"]) for event in _whole(log, namespace, account)]
 
-    A server-side apply that made its object asked for the right to create, too.
+
+def calls(log: Path, namespace: str, account: str) -> set[Call]:
+    """The same as a set. A server-side apply that made its object asked for the right to create,
+    too.
     """
     found: set[Call] = set()
-    for event in _events(log, f"system:serviceaccount:{namespace}:{account}"):
-        if "objectRef" in event:
-            found.add(_call(event, event["verb"]))
-            if event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201:
-                found.add(_call(event, "create"))
+    for event in _whole(log, namespace, account):
+        found.add(_call(event, event["verb"]))
+        if event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201:
+            found.add(_call(event, "create"))
     return found
 
 
@@ -57,6 +60,15 @@ def _call(event: dict[str, Any], verb: str) -> Call:
         name=target.get("name", ""),
         is_allowed=event["annotations"]["authorization.k8s.io/decision"] == "allow",
     )
+
+
+def _whole(log: Path, namespace: str, account: str) -> Iterator[dict[str, Any]]:
+    """One event for each call: a watch is told of when it begins and again when it ends."""
+    ids: set[str] = set()
+    for event in _events(log, f"system:serviceaccount:{namespace}:{account}"):
+        if "objectRef" in event and event["auditID"] not in ids:
+            ids.add(event["auditID"])
+            yield event
 
 
 def _events(log: Path, user: str) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ USER = "system:serviceaccount:team:operator"
 
 def _line(verb: str, *, user: str = USER, code: int = 200, may: str = "allow") -> str:
     event: dict[str, Any] = {
+        "auditID": f"{verb}-{user}-{code}",
         "verb": verb,
         "user": {"username": user},
         "objectRef": {"apiGroup": "apps", "resource": "deployments", "subresource": "scale"},

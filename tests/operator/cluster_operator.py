@@ -133,6 +133,17 @@ class OperatorProcess:
         key = (("code", "200"), ("resource", "pods"), ("verb", "LIST"))
         return int(calls.get(key, 0))
 
+    def memory_mib(self, field: str) -> float:
+        """`VmRSS` now, or `VmHWM` at its highest."""
+        assert self._process is not None
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return round(next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024)
+
+    def cpu_s(self) -> float:
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
