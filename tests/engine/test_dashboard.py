@@ -8,20 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import pytest
-from tests.engine.gguf_files import EOS_ID, hf_weights, write_gguf
-from tests.engine.test_server_life import free_port, stop
+from tests.engine.test_server_life import free_port
+from tests.engine.tiny_server import NAME, NO_END, tiny_server
 from tests.tools.prometheus import Prometheus, scraping
-
-from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
-from octavo_engine.core.in_process import build_engine
-from octavo_engine.server.run import serve
-from octavo_engine.server.settings import ServerSettings
-from octavo_engine.server.state import Loaded, ServerState
-from octavo_engine.text.tokenizer import load_tokenizer
 
 CHARTS = Path(__file__).parents[2] / "charts"
 DASHBOARD = json.loads((CHARTS / "octavo" / "dashboards" / "service.json").read_text())
@@ -54,22 +45,14 @@ def test_panels_show_what_an_operator_asks_for() -> None:
 
 
 async def test_every_query_has_data_from_a_real_prometheus(tmp_path: Path) -> None:
-    port = free_port()
-    task = asyncio.ensure_future(serve(settings(port), loader(tmp_path)))
-    url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-        while not await is_ready(http):
-            assert not task.done(), task.exception()
-            await asyncio.sleep(0.05)
-        load = asyncio.ensure_future(keep_busy(http))
+    async with tiny_server(tmp_path, max_num_seqs=2) as server:
+        load = asyncio.ensure_future(keep_busy(server.http))
         try:
-            without_data = await asyncio.to_thread(watch, f"127.0.0.1:{port}", tmp_path)
+            without_data = await asyncio.to_thread(watch, server.target, tmp_path)
             assert not load.done(), load.exception()
         finally:
             load.cancel()
             await asyncio.wait({load})
-    stop()
-    await asyncio.wait_for(task, 30)
     assert without_data == []
 
 
@@ -89,47 +72,9 @@ def has_data(prometheus: Prometheus, expression: str) -> bool:
 
 
 async def keep_busy(http: httpx.AsyncClient) -> None:
-    body: dict[str, Any] = {"model": "tiny", "prompt": "ab" * 40, "max_tokens": 30}
-    body["logit_bias"] = {str(EOS_ID): -100}
+    body = {"model": NAME, "prompt": "ab" * 40, "max_tokens": 30, **NO_END}
     while True:
         streams = [http.post("/v1/completions", json={**body, "stream": i > 0}) for i in range(3)]
         answers = await asyncio.gather(*streams)
         assert [answer.status_code for answer in answers] == [200, 200, 200]
         assert (await http.post("/v1/completions", json={})).status_code == 400
-
-
-def settings(port: int) -> ServerSettings:
-    return ServerSettings(
-        host="127.0.0.1", port=port, served_model_names=("tiny",), drain_grace_s=0.0
-    )
-
-
-def loader(folder: Path) -> Any:
-    model = write_gguf(folder / "tiny.gguf", hf_weights())
-    config = EngineConfig(
-        model=ModelSettings(path=str(model), device="cpu", dtype="float32"),
-        cache=CacheSettings(cpu_kv_cache_gib=0.05, block_size=16),
-        scheduler=SchedulerSettings(max_num_seqs=2),
-    )
-
-    def load(state: ServerState) -> Loaded:
-        return Loaded(build_engine(config), load_tokenizer(str(model)))
-
-    return load
-
-
-async def is_ready(http: httpx.AsyncClient) -> bool:
-    try:
-        return (await http.get("/readyz")).status_code == 200
-    except httpx.ConnectError:
-        return False
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -1,0 +1,77 @@
+"""schemathesis over the OpenAPI document, against the real CPU engine: no 5xx, no hang, no leak.
+
+Twice: as the document is, mostly refused, and with its values narrowed to what the model can do,
+mostly served. `make fuzz-server` runs many more cases (OCTAVO_FUZZ_CASES).
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.engine.tiny_server import NAME, TinyServer, tiny_server
+
+NUM_CASES = int(os.environ.get("OCTAVO_FUZZ_CASES", "120"))
+REQUEST_LIMIT_S = 120
+NARROWED: dict[str, dict[str, Any]] = {
+    "max_tokens": {"type": "integer", "minimum": 1, "maximum": 20},
+    "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 20},
+    "max_output_tokens": {"type": "integer", "minimum": 1, "maximum": 20},
+    "min_tokens": {"type": "integer", "minimum": 0, "maximum": 1},
+    "n": {"type": "integer", "minimum": 1, "maximum": 4},
+    "prompt": {"type": "string", "minLength": 1, "maxLength": 30},
+    "content": {"type": "string", "maxLength": 20},
+    "logit_bias": {"type": "object", "propertyNames": {"pattern": "^[0-9]{1,2}$"}},
+    "stream": {"const": True},
+}
+"""By the name of the field."""
+
+
+async def test_fuzzing_finds_no_server_error_and_leaves_the_engine_alive(tmp_path: Path) -> None:
+    async with tiny_server(tmp_path, max_model_len=64, max_num_seqs=8) as server:
+        document = (await server.http.get("/openapi.json")).json()
+        await fuzz(server, document, tmp_path / "whole.json", mode="all")
+        await fuzz(server, narrowed(document), tmp_path / "narrowed.json", mode="positive")
+        assert await server.metric("http_requests_total") >= NUM_CASES
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            labels = f'handler="{path}",method="POST",status="2xx"'
+            assert await server.metric(f"http_requests_total{{{labels}") > 0, path
+        await server.until_idle()
+        stats = server.engine.stats()
+        assert (stats.num_waiting, stats.kv_blocks_used) == (0, 0)
+        assert stats.finished_total["error"] == 0
+        answer = await server.http.post("/v1/completions", json={"model": NAME, "prompt": "ab"})
+        assert answer.status_code == 200
+        assert (await server.http.get("/livez")).status_code == 200
+
+
+async def fuzz(server: TinyServer, document: dict[str, Any], file: Path, mode: str) -> None:
+    """Half of the cases, evenly over the operations."""
+    file.write_text(json.dumps(document))
+    num_operations = sum(len(path) for path in document["paths"].values())
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", str(file)]
+    command += ["--url", server.url, "--phases", "fuzzing", "--mode", mode]
+    command += ["--checks", "not_a_server_error", "--request-timeout", str(REQUEST_LIMIT_S)]
+    command += ["--max-examples", str(-(-NUM_CASES // num_operations)), "--seed", "1"]
+    command += ["--continue-on-failure", "--no-color", "--suppress-health-check", "all"]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode(errors="replace")
+
+
+def narrowed(document: dict[str, Any]) -> dict[str, Any]:
+    """Only the operations with bodies, their fields as in `NARROWED`."""
+    paths = {
+        path: operations for path, operations in document["paths"].items() if "post" in operations
+    }
+    result: dict[str, Any] = json.loads(json.dumps({**document, "paths": paths}))
+    bodies = [path["post"]["requestBody"]["content"] for path in result["paths"].values()]
+    schemas = [body["application/json"]["schema"] for body in bodies]
+    for schema in [*schemas, *result["components"]["schemas"].values()]:
+        properties = schema.get("properties", {})
+        properties.update({name: NARROWED[name] for name in NARROWED.keys() & properties.keys()})
+    return result
