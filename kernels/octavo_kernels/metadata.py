@@ -45,15 +45,6 @@ class AttentionMetadata:
     decode_plan: "tuple[DecodeBucket, ...] | None" = None
     """Filled by `prepare_attention` on a CPU: the decode rows in buckets of like length."""
 
-    @property
-    def is_all_decode(self) -> bool:
-        """Scheduled for a GPU, and every row of the step decodes one token."""
-        return (
-            self.schedule is not None
-            and self.schedule.tiles is None
-            and self.num_decode_rows == self.num_rows
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingTensors:

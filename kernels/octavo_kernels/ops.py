@@ -166,48 +166,6 @@ def rope_kv_write(
     )  # fmt: skip
 
 
-def rope_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    positions: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    slots: torch.Tensor,
-    metadata: AttentionMetadata,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    interleaved: bool = False,
-    qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
-    eps: float = 0.0,
-    cache_rows: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`rope_kv_write`, then `paged_attention`: in one kernel where every row decodes on a GPU.
-
-    q may or may not be rotated afterwards.
-    """
-    if metadata.is_all_decode:
-        from octavo_kernels.gpu.attention_parts import AttentionOptions
-        from octavo_kernels.gpu.decode_rotation import Rotation
-        from octavo_kernels.gpu.paged_attention import rope_decode_attention
-
-        rotation = Rotation(k, v, cos, sin, positions, slots, interleaved, qk_norm, eps)
-        options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=sinks)
-        return rope_decode_attention(q, k_cache, v_cache, metadata, rotation, options)
-    rope_kv_write(
-        q, k, v, cos, sin, positions, k_cache, v_cache, slots,
-        interleaved=interleaved, qk_norm=qk_norm, eps=eps, cache_rows=cache_rows,
-    )  # fmt: skip
-    return paged_attention(
-        q, k_cache, v_cache, metadata, scale=scale, window=window, softcap=softcap, sinks=sinks
-    )
-
-
 def prepare_attention(
     metadata: AttentionMetadata, *, num_q_heads: int, num_kv_heads: int, window: int | None = None
 ) -> AttentionMetadata:

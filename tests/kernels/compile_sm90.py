@@ -22,7 +22,6 @@ from triton.runtime.jit import JITFunction
 from octavo_kernels.gpu import hopper_prefill
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
-from octavo_kernels.gpu.decode_rotation import Rotation
 from octavo_kernels.gpu.gated_mul import silu_mul
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
 from octavo_kernels.gpu.rms_norm import rms_norm
@@ -119,24 +118,6 @@ def attention_launches(rows: int, page: int, head_dim: int) -> None:
         hopper_prefill.hopper_prefill_attention(q, cache, cache, q, tiles, table, options, 132)
 
 
-def rotated_launches() -> None:
-    """Decode attention that rotates, in its three configurations."""
-    dtype = torch.bfloat16
-    options = AttentionOptions(scale=128**-0.5)
-    cache = torch.empty(8, 8, 64, 128, dtype=dtype)
-    tables = torch.empty(100, 64)
-    for rows in (1, 32, 256):
-        packed = torch.empty(rows, 48, 128, dtype=dtype)
-        q, k, v = packed.split([32, 8, 8], dim=1)
-        places = torch.zeros(rows, dtype=torch.int64)
-        plan = plan_decode(places.int(), num_kv_heads=8, window=None, target_items=16)
-        config = decode_config(rows, 128, 64, 2, tma_possible=True)
-        rotation = Rotation(k, v, tables, tables, places, places, False, None, 0.0)
-        out = torch.empty(rows, 32, 128, dtype=dtype)
-        table = torch.zeros(rows, 4, dtype=torch.int32)
-        decode_attention(q, cache, cache, out, plan, table, config, options, rotation)
-
-
 def small_launches() -> None:
     dtype = torch.bfloat16
     x = torch.empty(4, 4096, dtype=dtype)
@@ -164,8 +145,6 @@ def main(cases: list[str]) -> None:
     for case in cases:
         if case == "small":
             small_launches()
-        elif case == "rotated":
-            rotated_launches()
         else:
             attention_launches(*(int(number) for number in case.split(",")))
         for line in reports:

@@ -99,19 +99,9 @@ class Attention:
             octavo_kernels.kv_write(
                 k, v, cache.k, cache.v, group.slots, cache_rows=group.cache_rows
             )
-            out = octavo_kernels.paged_attention(
-                q,
-                cache.k,
-                cache.v,
-                group.attention,
-                scale=config.attention_scale,
-                window=self._window,
-                softcap=config.attention_softcap,
-                sinks=self.sinks,
-            )
         else:
             rope = context.ropes[self._rope_idx]
-            out = octavo_kernels.rope_attention(
+            octavo_kernels.rope_kv_write(
                 q,
                 k,
                 v,
@@ -121,16 +111,21 @@ class Attention:
                 cache.k,
                 cache.v,
                 group.slots,
-                group.attention,
-                scale=config.attention_scale,
-                window=self._window,
-                softcap=config.attention_softcap,
-                sinks=self.sinks,
                 interleaved=config.is_rope_interleaved,
                 qk_norm=self._fused_norm_weights,
                 eps=config.norm_eps,
                 cache_rows=group.cache_rows,
             )
+        out = octavo_kernels.paged_attention(
+            q,
+            cache.k,
+            cache.v,
+            group.attention,
+            scale=config.attention_scale,
+            window=self._window,
+            softcap=config.attention_softcap,
+            sinks=self.sinks,
+        )
         return out.reshape(-1, self._q_size)
 
     def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -7,7 +7,6 @@ faster for 25 to 127 rows on Hopper.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -23,8 +22,6 @@ from octavo_kernels.gpu.attention_parts import (
     scale_logits,
     tile_descriptor,
 )
-from octavo_kernels.gpu.decode_merge import merge_pieces
-from octavo_kernels.gpu.decode_rotation import Rotation, attend_new, load_rotated
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.gpu.schedule import MAX_PIECES, SMALL_BATCH, DecodePlan
 
@@ -77,6 +74,57 @@ def _attend(
     return acc, new_maximum, total
 
 
+@triton.jit
+def _merge_pieces(
+    partial_out,
+    partial_stats,
+    out_rows,
+    sinks,
+    kv_head,
+    first_item,
+    num_pieces,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    MAX_PIECES: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):
+    """Weighs the pieces of one row and KV head and stores the result. Partials are read past L1."""
+    member = tl.arange(0, BLOCK_G)
+    in_group = member < GROUP
+    dim = tl.arange(0, BLOCK_D)
+    piece = tl.arange(0, MAX_PIECES)
+    at = ((first_item + piece) * NUM_KV_HEADS + kv_head)[:, None] * (2 * GROUP) + member[None, :]
+    inside = (piece < num_pieces)[:, None] & in_group[None, :]
+    maxima = tl.load(partial_stats + at, mask=inside, other=MASKED, cache_modifier=".cg")
+    totals = tl.load(partial_stats + at + GROUP, mask=inside, other=0.0, cache_modifier=".cg")
+    maximum = tl.max(maxima, 0)
+    total = tl.sum(totals * tl.exp2(maxima - maximum[None, :]), 0)
+    acc = tl.zeros((BLOCK_G, BLOCK_D), tl.float32)
+    for start in range(0, num_pieces, AT_ONCE):
+        piece_idx = start + tl.arange(0, AT_ONCE)
+        item = (first_item + piece_idx) * NUM_KV_HEADS + kv_head
+        some = (piece_idx < num_pieces)[:, None] & in_group[None, :]
+        stats_at = item[:, None] * (2 * GROUP) + member[None, :]
+        part_max = tl.load(partial_stats + stats_at, mask=some, other=MASKED, cache_modifier=".cg")
+        weight = tl.exp2(part_max - maximum[None, :])
+        out_at = item.to(tl.int64)[:, None, None] * (GROUP * HEAD_DIM)
+        out_at += (member * HEAD_DIM)[None, :, None] + dim[None, None, :]
+        part_mask = some[:, :, None] & (dim < HEAD_DIM)[None, None, :]
+        part = tl.load(partial_out + out_at, mask=part_mask, other=0.0, cache_modifier=".cg")
+        acc += tl.sum(part * weight[:, :, None], 0)
+    if HAS_SINKS:
+        factor, total = add_sink(maximum, total, sinks, kv_head * GROUP + member, in_group)
+        acc *= factor[:, None]
+    acc *= safe_inverse(total)[:, None]
+    target = out_rows + (member * HEAD_DIM)[:, None] + dim[None, :]
+    stored = in_group[:, None] & (dim < HEAD_DIM)[None, :]
+    tl.store(target, acc.to(out_rows.dtype.element_ty), mask=stored)
+
+
 @triton.jit(do_not_specialize=["table_stride"])
 def _decode_kernel(
     q,
@@ -99,19 +147,6 @@ def _decode_kernel(
     stride_token,
     scale,
     softcap,
-    new_k,
-    new_v,
-    cos_table,
-    sin_table,
-    positions,
-    slots,
-    q_weight,
-    k_weight,
-    k_stride_token,
-    k_stride_head,
-    v_stride_token,
-    v_stride_head,
-    eps,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_G: tl.constexpr,
@@ -127,10 +162,6 @@ def _decode_kernel(
     HAS_WINDOW: tl.constexpr,
     MAX_PIECES: tl.constexpr,
     MERGE_AT_ONCE: tl.constexpr,
-    ROTATES: tl.constexpr,
-    HALF: tl.constexpr,
-    INTERLEAVED: tl.constexpr,
-    HAS_NORM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     item = tl.program_id(0) // NUM_KV_HEADS
@@ -150,41 +181,15 @@ def _decode_kernel(
         dim = tl.arange(0, BLOCK_D)
         head_mask = in_group[:, None] & (dim < HEAD_DIM)[None, :]
         q_at = q + row * q_stride_token + ((kv_head * GROUP + member) * q_stride_head)[:, None]
+        queries = tl.load(q_at + dim[None, :], mask=head_mask, other=0.0)
         table_row = block_table + row * table_stride
         last_page = tl.maximum(end - 1, 0) // PAGE
-        stored_end = end
-        if ROTATES:
-            rope_row = tl.load(positions + row).to(tl.int64)
-            queries = load_rotated(
-                q_at, in_group, q_weight, eps, rope_row, cos_table, sin_table,
-                HEAD_DIM, BLOCK_D, HALF, INTERLEAVED, HAS_NORM,
-            ).to(q.dtype.element_ty)  # fmt: skip
-            slot = tl.load(slots + row)
-            stored_end = tl.minimum(end, tl.load(fields + 6) - 1)
-            page_row = (slot // PAGE) * stride_block + (slot % PAGE) * stride_token
-            page_row += kv_head * stride_head
-            new_values, maximum, total = attend_new(
-                queries,
-                new_k + row * k_stride_token + kv_head * k_stride_head,
-                new_v + row * v_stride_token + kv_head * v_stride_head,
-                k_cache + page_row,
-                v_cache + page_row,
-                (item == first_item + num_pieces - 1) & (slot >= 0),
-                k_weight, eps, rope_row, cos_table, sin_table, scale, softcap,
-                HEAD_DIM, BLOCK_D, HALF, INTERLEAVED, HAS_NORM, HAS_SOFTCAP,
-            )  # fmt: skip
-            if KEYS_FIRST:
-                acc = new_values[:, None] + tl.zeros((BLOCK_D, BLOCK_R), tl.float32)
-            else:
-                acc = new_values[None, :] + tl.zeros((BLOCK_R, BLOCK_D), tl.float32)
+        maximum = tl.full((BLOCK_R,), MASKED, tl.float32)
+        total = tl.zeros((BLOCK_R,), tl.float32)
+        if KEYS_FIRST:
+            acc = tl.zeros((BLOCK_D, BLOCK_R), tl.float32)
         else:
-            queries = tl.load(q_at + dim[None, :], mask=head_mask, other=0.0)
-            maximum = tl.full((BLOCK_R,), MASKED, tl.float32)
-            total = tl.zeros((BLOCK_R,), tl.float32)
-            if KEYS_FIRST:
-                acc = tl.zeros((BLOCK_D, BLOCK_R), tl.float32)
-            else:
-                acc = tl.zeros((BLOCK_R, BLOCK_D), tl.float32)
+            acc = tl.zeros((BLOCK_R, BLOCK_D), tl.float32)
 
         # Page ids come one step ahead: a load that feeds a load halves the pipeline's depth.
         next_page = load_page_ids(table_row, begin, last_page, PAGE, BLOCK_N)
@@ -200,7 +205,7 @@ def _decode_kernel(
                 stride_token, NUM_KV_HEADS, PAGE, BLOCK_N, HEAD_DIM, BLOCK_D, USE_TMA, True,
             ).to(q.dtype.element_ty)  # fmt: skip
             key = first_key + tl.arange(0, BLOCK_N)
-            visible = key < stored_end
+            visible = key < end
             if HAS_WINDOW:
                 visible &= key >= visible_from
             acc, maximum, total = _attend(
@@ -229,7 +234,7 @@ def _decode_kernel(
             counter = arrivals + row * NUM_KV_HEADS + kv_head
             if tl.atomic_add(counter, 1, sem="acq_rel") == num_pieces - 1:
                 tl.store(counter, 0)
-                merge_pieces(
+                _merge_pieces(
                     partial_out, partial_stats, out_rows, sinks, kv_head, first_item, num_pieces,
                     NUM_KV_HEADS, GROUP, BLOCK_G, HEAD_DIM, BLOCK_D, HAS_SINKS, MAX_PIECES,
                     MERGE_AT_ONCE,
@@ -261,12 +266,8 @@ def decode_attention(
     block_table: torch.Tensor,
     config: DecodeConfig,
     options: AttentionOptions,
-    rotation: Rotation | None = None,
 ) -> None:
-    """Fills out[:rows] from q[:rows], rows being the plan's; out [T, Hq, D] is contiguous.
-
-    With a rotation, q is not yet rotated, and the pages lack the rows' new keys and values.
-    """
+    """Fills out[:rows] from q[:rows], rows being the plan's; out [T, Hq, D] is contiguous."""
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
     group = q.shape[1] // num_kv_heads
     num_items = plan.items.shape[0]
@@ -284,7 +285,6 @@ def decode_attention(
         block_table.stride(0), q.stride(0), q.stride(1), *k_cache.stride()[:3],
         options.kernel_scale,
         options.kernel_softcap,
-        *_rotation_arguments(rotation, q, plan),
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         BLOCK_G=block_g,
@@ -300,22 +300,7 @@ def decode_attention(
         HAS_WINDOW=options.window is not None,
         MAX_PIECES=MAX_PIECES,
         MERGE_AT_ONCE=max(1, 8192 // (block_g * block_d)),
-        ROTATES=rotation is not None,
-        HALF=1 if rotation is None else rotation.cos.shape[1],
-        INTERLEAVED=rotation is not None and rotation.interleaved,
-        HAS_NORM=rotation is not None and rotation.qk_norm is not None,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
         **overlap_options(q.device),
     )  # fmt: skip
-
-
-def _rotation_arguments(rotation: Rotation | None, q: torch.Tensor, plan: DecodePlan) -> list[Any]:
-    """new_k to eps of the kernel; without a rotation anything of the right kind."""
-    if rotation is None:
-        return [q, q, q, q, plan.items, plan.items, q, q, 0, 0, 0, 0, 0.0]
-    q_weight, k_weight = rotation.qk_norm or (rotation.cos, rotation.cos)
-    return [
-        rotation.k, rotation.v, rotation.cos, rotation.sin, rotation.positions, rotation.slots,
-        q_weight, k_weight, *rotation.k.stride()[:2], *rotation.v.stride()[:2], rotation.eps,
-    ]  # fmt: skip

@@ -1,17 +1,13 @@
-"""Attention over paged keys and values: the decode kernel, then the prefill kernel.
-
-Where every row decodes one token the decode kernel also rotates queries and keys and writes pages.
-"""
+"""Attention over paged keys and values: the decode kernel, then the prefill kernel."""
 
 import torch
 
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
-from octavo_kernels.gpu.decode_rotation import Rotation
 from octavo_kernels.gpu.kv_write import check_caches
 from octavo_kernels.gpu.launch import capability, num_cores
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
-from octavo_kernels.gpu.schedule import DecodePlan, with_schedule
+from octavo_kernels.gpu.schedule import with_schedule
 from octavo_kernels.metadata import AttentionMetadata
 
 
@@ -28,59 +24,29 @@ def paged_attention(
 ) -> torch.Tensor:
     """As `ops.paged_attention`; caches may be of a narrower type than q."""
     _check(q, k_cache, v_cache, metadata)
+    num_kv_heads, page_size, head_dim = k_cache.shape[1:]
     if metadata.schedule is None:
         metadata = with_schedule(
-            metadata, num_q_heads=q.shape[1], num_kv_heads=k_cache.shape[1], window=window
+            metadata, num_q_heads=q.shape[1], num_kv_heads=num_kv_heads, window=window
         )
     schedule = metadata.schedule
     assert schedule is not None
     if schedule.window != window:
         raise ValueError(f"scheduled for a window of {schedule.window}, called with {window}")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    tma_possible = _has_tma(q.device) and k_cache.is_contiguous()
     options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=sinks)
     if schedule.decode is not None:
-        _decode(q, k_cache, v_cache, out, metadata, schedule.decode, options, None)
+        config = decode_config(
+            metadata.num_decode_rows, head_dim, page_size, q.element_size(),
+            tma_possible=tma_possible,
+        )  # fmt: skip
+        decode_attention(
+            q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, options
+        )
     if schedule.tiles is not None:
         _prefill(q, k_cache, v_cache, out, schedule.tiles, metadata.block_table, options)
     return out
-
-
-def rope_decode_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    metadata: AttentionMetadata,
-    rotation: Rotation,
-    options: AttentionOptions,
-) -> torch.Tensor:
-    """As `rope_kv_write` and then `paged_attention`, for metadata that `is_all_decode`."""
-    _check(q, k_cache, v_cache, metadata)
-    schedule = metadata.schedule
-    assert schedule is not None
-    assert schedule.decode is not None
-    if schedule.window != options.window:
-        raise ValueError(f"scheduled for {schedule.window}, called with window {options.window}")
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _decode(q, k_cache, v_cache, out, metadata, schedule.decode, options, rotation)
-    return out
-
-
-def _decode(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    out: torch.Tensor,
-    metadata: AttentionMetadata,
-    plan: DecodePlan,
-    options: AttentionOptions,
-    rotation: Rotation | None,
-) -> None:
-    config = decode_config(
-        metadata.num_decode_rows, q.shape[2], k_cache.shape[2], q.element_size(),
-        tma_possible=_has_tma(q.device) and k_cache.is_contiguous(),
-    )  # fmt: skip
-    table = metadata.block_table
-    decode_attention(q, k_cache, v_cache, out, plan, table, config, options, rotation)
 
 
 def _prefill(

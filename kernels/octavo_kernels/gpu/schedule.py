@@ -16,7 +16,7 @@ from octavo_kernels.gpu.launch import num_cores
 from octavo_kernels.metadata import AttentionMetadata
 
 ITEM_FIELDS = 8
-"""row, first key, end of keys, pieces of the row, its first item, first visible key and length."""
+"""row, first key, end of keys, pieces of the row, its first item, its first visible key, unused."""
 PLAN_ALIGNMENT = 64
 """Pieces begin at multiples of this many keys: a multiple of every kernel's block of keys."""
 SMALL_BATCH = 24
@@ -137,7 +137,6 @@ def _plan_kernel(
         tl.store(item + 3, num_pieces + piece * 0, mask=inside)
         tl.store(item + 4, first_item + piece * 0, mask=inside)
         tl.store(item + 5, visible + piece * 0, mask=inside)
-        tl.store(item + 6, end + piece * 0, mask=inside)
     if row == num_rows - 1:
         for start in range(first_item + num_pieces, num_rows + target_items, 32):
             item_idx = start + tl.arange(0, 32)
