@@ -34,7 +34,8 @@ def make_runner(
     files = open_model(str(folder))
     config = files.model_config()
     groups = kv_groups([layer.window for layer in config.layers])
-    model = load_decoder(files, config, groups, Build(device, dtype))
+    build = Build(device, dtype, keeps_quantized=dtype.itemsize == 2)
+    model = load_decoder(files, config, groups, build, files.scheme)
     shape = PageShape(
         num_kv_heads=config.num_kv_heads,
         block_size=block_size,

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 from tests.engine.fixture_reference import Comparison, compare, prompts_of, read_reference
-
-from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
-from octavo_engine.runner.build import build_runner
+from tests.gpu.gpu_engine import make_runner
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 WEIGHT_ONLY = [
@@ -35,13 +34,7 @@ FLIPPED_TOLERANCES = {"float32": 0.3, "float16": 1.0}
 
 def errors(name: str, dtype: str) -> list[Comparison]:
     folder = FIXTURES / name
-    runner = build_runner(
-        EngineConfig(
-            model=ModelSettings(path=str(folder), device="cuda", dtype=dtype, max_model_len=256),
-            cache=CacheSettings(block_size=16),
-            scheduler=SchedulerSettings(max_num_seqs=4),
-        )
-    )
+    runner = make_runner(folder, dtype=getattr(torch, dtype))
     found = compare(runner, prompts_of(read_reference(folder)), LOGIT_TOLERANCES[dtype])
     runner.close()
     return found

@@ -58,11 +58,11 @@ class HopperConfig:
 def hopper_config(num_tokens: int, num_rows: int, num_steps: int, bits: int) -> HopperConfig:
     """Measured on an H200 at Llama-3.1-8B's shapes. num_rows: of the weight."""
     planes = 16 // bits
+    tiles = num_rows // ROWS
     if num_tokens <= 64:
         block_m = max(16, triton.next_power_of_2(num_tokens))
     else:
-        block_m = 64 if num_tokens <= 128 else 128
-    tiles = num_rows // ROWS
+        block_m = 64 if num_tokens <= 128 and tiles < 200 else 128
     is_wide = num_tokens > 64 or (num_tokens > 32 and tiles > 132)
     consumers = 2 if is_wide and tiles % 2 == 0 else 1
     programs = tiles // consumers * triton.cdiv(num_tokens, block_m)

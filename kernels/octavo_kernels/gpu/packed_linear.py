@@ -190,7 +190,8 @@ def packed_linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | No
         BLOCK_M=block_m,
         SPLIT_K=split_k,
         num_warps=4,
-        num_stages=3,
+        # A scale for each input of a tile takes shared memory too.
+        num_stages=3 if weight.group_size % 64 == 0 else 2,
         **_constants(weight),
     )
     return out

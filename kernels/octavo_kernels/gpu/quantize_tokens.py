@@ -25,32 +25,35 @@ def _quantize_kernel(
     K: tl.constexpr,
     PADDED: tl.constexpr,
     GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
+    STEPS: tl.constexpr,
     IS_FP8: tl.constexpr,
     IS_STATIC: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     wait_for_previous(OVERLAP)
     token = tl.program_id(0)
-    place = tl.program_id(1) * GROUP + tl.arange(0, BLOCK)
-    # Where the input that is stored at `place` comes from: halves of a step take turns.
-    source = (place // 128) * 128 + (place % 2) * 64 + (place % 128) // 2
-    inside = (place < PADDED) & (source < K)
-    inputs = tl.load(x + token.to(tl.int64) * stride + source, mask=inside, other=0.0)
-    inputs = inputs.to(tl.float32)
+    # A row's inputs lie in steps of 128; the two halves of a step take turns in what is stored.
+    first = tl.program_id(1) * GROUP + tl.arange(0, STEPS) * 128
+    low_at = first[:, None] + tl.arange(0, 64)[None, :]
+    row = x + token.to(tl.int64) * stride
+    low = tl.load(row + low_at, mask=low_at < K, other=0.0).to(tl.float32)
+    high = tl.load(row + low_at + 64, mask=low_at + 64 < K, other=0.0).to(tl.float32)
     if IS_STATIC:
         scale = tl.load(static_scale).to(tl.float32)
     else:
         top: tl.constexpr = FP8_MAX if IS_FP8 else INT8_TOP
-        scale = tl.maximum(tl.div_rn(tl.max(tl.abs(inputs), 0), top), SMALLEST_SCALE)
-    scaled = tl.div_rn(inputs, scale)
+        largest = tl.max(tl.maximum(tl.max(tl.abs(low), 1), tl.max(tl.abs(high), 1)), 0)
+        scale = tl.maximum(tl.div_rn(largest, top), SMALLEST_SCALE)
+    scaled = tl.div_rn(tl.join(low, high), scale)
     if IS_FP8:
         rounded = tl.minimum(tl.maximum(scaled, -FP8_MAX), FP8_MAX).to(tl.float8e4nv)
     else:
         limited = tl.minimum(tl.maximum(scaled, -1024.0), 1024.0)
         whole = (limited + ROUNDER) - ROUNDER
         rounded = tl.minimum(tl.maximum(whole, -128.0), 127.0).to(tl.int8)
-    tl.store(values + token.to(tl.int64) * PADDED + place, rounded, mask=place < PADDED)
+    place = first[:, None] + tl.arange(0, 128)[None, :]
+    stored = tl.reshape(rounded, (STEPS, 128))
+    tl.store(values + token.to(tl.int64) * PADDED + place, stored, mask=place < PADDED)
     tl.store(scales + tl.program_id(1) * num_tokens + token, scale)
 
 
@@ -61,7 +64,7 @@ def quantize_tokens(
     num_tokens, width = x.shape
     padded = triton.cdiv(width, STEP) * STEP
     group = group_size or padded
-    block = triton.next_power_of_2(group)
+    steps = triton.next_power_of_2(group // STEP)
     if x.stride(1) != 1:
         x = x.contiguous()
     values = torch.empty(num_tokens, padded, dtype=dtype, device=x.device)
@@ -76,10 +79,10 @@ def quantize_tokens(
         K=width,
         PADDED=padded,
         GROUP=group,
-        BLOCK=block,
+        STEPS=steps,
         IS_FP8=dtype == torch.float8_e4m3fn,
         IS_STATIC=scale is not None,
-        num_warps=1 if block <= 128 else 8 if block <= 8192 else 16,
+        num_warps=max(1, min(16, steps // 8)),
         **overlap_options(x.device),
     )
     return values, scales

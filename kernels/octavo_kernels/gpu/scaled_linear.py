@@ -15,8 +15,10 @@ from octavo_kernels.gpu.launch import capability, num_cores
 from octavo_kernels.gpu.pieces import add_pieces
 from octavo_kernels.packed_weight import MAX_TILES, PackedWeight
 
-LIBRARY_FROM = 65
-"""Tokens from which cuBLAS's product with row scales is the faster one."""
+MAX_SPLIT_TOKENS = 128
+"""Up to so many cuBLAS's product with row scales is slower, as it does not cut long rows..."""
+MANY_ROWS = 16384
+"""...but for as many rows it is the faster one from 65 tokens on."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,16 @@ def scaled_config(
     num_tokens: int, num_rows: int, width: int, cores: int, *, has_groups: bool
 ) -> ScaledConfig:
     """Measured on an H200 at Llama-3.1-8B's shapes."""
-    if num_tokens > 64:
+    if num_tokens > MAX_SPLIT_TOKENS or (has_groups and num_tokens > 64):
         return ScaledConfig(128, 128, 128, 1, 8 if has_groups else 4, 4)
-    block_m = 16 if num_tokens <= 16 else 32 if num_tokens <= 32 else 64
+    block_m = max(16, triton.next_power_of_2(num_tokens))
     block_k = 256 if not has_groups and width % 256 == 0 else 128
     programs, split_k = triton.cdiv(num_rows, 64), 1
     while programs * split_k * 2 <= 2 * cores and width % (split_k * 2 * block_k) == 0:
         if width // (split_k * 2) < 4 * block_k:
             break
         split_k *= 2
-    return ScaledConfig(64, block_m, block_k, split_k, 4, 5)
+    return ScaledConfig(64, block_m, block_k, split_k, 4, 4 if block_m == 128 else 5)
 
 
 @triton.jit
@@ -147,7 +149,8 @@ def scaled_linear(
 ) -> torch.Tensor:
     """As `quant_ops.scaled_linear`; use_tma None: where the GPU has it."""
     num_tokens, width = values.shape
-    if values.is_cuda and num_tokens >= LIBRARY_FROM and _library_takes(weight, dtype):
+    is_many = num_tokens > (64 if weight.num_rows >= MANY_ROWS else MAX_SPLIT_TOKENS)
+    if values.is_cuda and is_many and _library_takes(weight, dtype):
         return _by_library(values, scales, weight, bias)
     has_groups = not weight.has_row_scales
     config = scaled_config(
