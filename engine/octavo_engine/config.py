@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 Device = Literal["auto", "cpu", "cuda"]
+LoadFormat = Literal["auto", "dummy"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
@@ -23,6 +24,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     """Tokens of prompt + output; None: the model's own context, as far as the pages can hold it."""
     device: Device = "auto"
+    load_format: LoadFormat = "auto"
+    """dummy: random weights, of a folder that may hold a config alone."""
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):

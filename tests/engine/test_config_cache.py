@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.engine.tiny_models import save_tiny
 
-from octavo_engine.loading.config_cache import CACHE_VARIABLE, ConfigCache
+from octavo_engine.loading.cache_variable import CACHE_VARIABLE
+from octavo_engine.loading.config_cache import ConfigCache
 from octavo_engine.loading.model_files import open_model
 
 NO_TRANSFORMERS = """

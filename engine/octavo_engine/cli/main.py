@@ -8,12 +8,14 @@ from pathlib import Path
 import typer
 
 from octavo_engine.cli.bench import bench
+from octavo_engine.cli.caches import name_the_caches
 from octavo_engine.cli.chat import chat
 from octavo_engine.cli.generate import generate
 from octavo_engine.cli.options import with_engine_options
 from octavo_engine.cli.serve import serve
 from octavo_engine.cli.termination import EXIT_CANNOT_WORK, Termination, write_termination_log
 from octavo_engine.cli.threads import share_the_host
+from octavo_engine.cli.warm_cache import warm_cache
 
 app = typer.Typer(
     name="octavo",
@@ -25,6 +27,7 @@ app = typer.Typer(
 app.command()(with_engine_options(serve))
 app.command()(with_engine_options(generate))
 app.command()(chat)
+app.command()(with_engine_options(warm_cache))
 app.add_typer(bench, name="bench")
 
 
@@ -36,6 +39,7 @@ def _octavo() -> None:
 def main() -> None:
     """Entry point of the console script. A wrong option ends with exit code 2 and a suggestion."""
     share_the_host(os.environ)
+    name_the_caches(os.environ)
     try:
         app()
     except SystemExit as end:

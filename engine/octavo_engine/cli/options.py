@@ -40,6 +40,9 @@ TEXTS: dict[str, OptionText] = {
         MODEL_PANEL, "Tokens of prompt and output together; default: the model's own context.", 1
     ),
     "device": OptionText(MODEL_PANEL, "Where to run."),
+    "load_format": OptionText(
+        MODEL_PANEL, "dummy: random weights in the place of files, for measuring."
+    ),
     "tensor_parallel_size": OptionText(MODEL_PANEL, "GPUs that share the model.", 1),
     "block_size": OptionText(MEMORY_PANEL, "Tokens in a page: 16 to 1024, a power of two.", 1),
     "gpu_memory_utilization": OptionText(MEMORY_PANEL, "Share of the GPU's memory to use."),

@@ -16,11 +16,12 @@ import msgspec
 import structlog
 
 import octavo_engine
+from octavo_engine.loading.cache_variable import CACHE_VARIABLE
 from octavo_engine.model_config import ModelConfig
 
 log = structlog.get_logger(__name__)
 
-CACHE_VARIABLE = "OCTAVO_CACHE_DIR"
+
 _CODE = ("model_config.py", "rope.py", "models/families.py", "loading/config_file.py")
 """Below this package: what decides about a ModelConfig."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from octavo_engine.batch import KVGroup
+from octavo_engine.config import LoadFormat
 from octavo_engine.errors import CheckpointError
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.config_cache import config_cache
@@ -23,6 +24,7 @@ from octavo_engine.loading.config_file import (
 )
 from octavo_engine.loading.loader import check_fit, fill
 from octavo_engine.loading.names import PublishedNames, has_split_gate_up
+from octavo_engine.loading.random_weights import NoWeights, RandomWeights
 from octavo_engine.loading.slots import Slot
 from octavo_engine.loading.source import GGUFSource, SafetensorsSource, WeightSource
 from octavo_engine.model_config import ModelConfig
@@ -71,9 +73,11 @@ class ModelFiles:
         return config
 
 
-def open_model(path: str) -> ModelFiles:
+def open_model(path: str, load_format: LoadFormat = "auto") -> ModelFiles:
     """Raises CheckpointError naming what is missing or wrong."""
     location = Path(path)
+    if load_format == "dummy":
+        return _open_config(location)
     if location.suffix == ".gguf":
         from octavo_engine.gguf.checkpoint import read_gguf
 
@@ -96,6 +100,19 @@ def open_model(path: str) -> ModelFiles:
         source=source,
         is_gguf=location.suffix == ".gguf",
         scheme=scheme,
+    )
+
+
+def _open_config(folder: Path) -> ModelFiles:
+    raw = read_config(folder)
+    if read_quantization(folder, raw) is not None:
+        raise CheckpointError(f"{folder}: dummy weights cannot take a checkpoint's quantization")
+    return ModelFiles(
+        name=str(folder / "config.json"),
+        raw_config=raw,
+        source=NoWeights(),
+        is_gguf=False,
+        scheme=None,
     )
 
 
@@ -123,16 +140,20 @@ def load_decoder(
     """
     import torch
 
-    infos = files.source.infos()
+    source: WeightSource = files.source
+    infos = source.infos()
     quantized = None if scheme is None else QuantizedCheckpoint(scheme, infos, build.device)
     build = replace(build, quantization=quantized)
     outline = Decoder(config, groups, replace(build, device=torch.device("meta")))
     ignored = outline.optional_names()
     if quantized is not None:
         ignored |= quantized.ignored_names()
-    check_fit(_slots(outline, quantized), infos, ignored)
+    if not isinstance(source, NoWeights):
+        check_fit(_slots(outline, quantized), infos, ignored)
     decoder = Decoder(config, groups, build)
-    fill(_slots(decoder, quantized), files.source, report)
+    if isinstance(source, NoWeights):
+        source = RandomWeights(lambda: _slots(decoder, quantized), build.device, build.dtype)
+    fill(_slots(decoder, quantized), source, report)
     decoder.finish()
     if quantized is not None:
         quantized.log_memory()

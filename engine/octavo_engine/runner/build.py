@@ -58,7 +58,7 @@ def build_runner(
     _refuse_unsupported(config)
     compiler = compiler or GrammarCompiler(lambda: load_tokenizer(config.model.path))
     device = choose_device(config.model.device)
-    files = open_model(config.model.path)
+    files = open_model(config.model.path, config.model.load_format)
     scheme = choose_scheme(config.model.quantization, files.scheme, is_gguf=files.is_gguf)
     if not files.is_in_table:
         fallback = _load_fallback(config, files, scheme, device)
