@@ -140,6 +140,9 @@ _TELLING_ORDER = {
     reason: rank
     for rank, reason in enumerate(
         (
+            Reason.DOES_NOT_FIT,
+            Reason.CHECKSUM_MISMATCH,
+            Reason.DOWNLOAD_FAILED,
             Reason.MODEL_UNREADABLE,
             Reason.INVALID_CONFIGURATION,
             Reason.OUT_OF_MEMORY,

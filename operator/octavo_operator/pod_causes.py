@@ -57,6 +57,10 @@ _ENGINE_REASONS = {
     "GPUFault": Reason.GPU_FAULT,
     "EngineStalled": Reason.ENGINE_STALLED,
     "EngineFailed": Reason.ENGINE_FAILED,
+    "DownloadFailed": Reason.DOWNLOAD_FAILED,
+    "ChecksumMismatch": Reason.CHECKSUM_MISMATCH,
+    "SecretMissing": Reason.SECRET_MISSING,
+    "DoesNotFit": Reason.DOES_NOT_FIT,
 }
 """What the engine writes into its termination message -> our reason."""
 
@@ -186,6 +190,8 @@ def _without_words(ended: Mapping[str, Any]) -> _Finding:
 
 
 def _last_end(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if status.get("state", {}).get("terminated", {}).get("exitCode") == 0 and status.get("ready"):
+        return None  # an init container that has done its work
     for state in ("state", "lastState"):
         ended = status.get(state, {}).get("terminated")
         if ended is not None:

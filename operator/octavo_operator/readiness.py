@@ -144,6 +144,9 @@ _MODEL_REASONS = frozenset(
     {
         Reason.MODEL_NOT_FOUND,
         Reason.MODEL_UNREADABLE,
+        Reason.DOWNLOAD_FAILED,
+        Reason.CHECKSUM_MISMATCH,
+        Reason.DOES_NOT_FIT,
         Reason.SECRET_MISSING,
         Reason.VOLUME_MOUNT,
     }

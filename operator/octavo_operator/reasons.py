@@ -40,6 +40,9 @@ class Reason(StrEnum):
     MODEL_READY = "ModelReady"
     MODEL_PENDING = "ModelPending"
     MODEL_NOT_FOUND = "ModelNotFound"
+    DOWNLOAD_FAILED = "DownloadFailed"
+    CHECKSUM_MISMATCH = "ChecksumMismatch"
+    DOES_NOT_FIT = "DoesNotFit"
 
     # The engine ended and said why.
     MODEL_UNREADABLE = "ModelUnreadable"

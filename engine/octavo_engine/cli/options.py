@@ -77,12 +77,14 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_engine_options(
+    command: Callable[..., None], model_argument: Any = ModelArgument
+) -> Callable[..., None]:
     """A command line form of `command`: instead of its first parameter, an `EngineConfig`, it takes
     the model as an argument and each setting as an option."""
     own = list(inspect.signature(command).parameters.values())[1:]
     model = inspect.Parameter(
-        "model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=ModelArgument
+        "model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=model_argument
     )
 
     def run(**values: Any) -> None:

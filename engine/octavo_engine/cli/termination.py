@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from octavo_engine.errors import CheckpointError, ConfigError, EngineStalled
+from octavo_engine.fetch.errors import ChecksumMismatch, DownloadFailed, SecretMissing
 
 TerminationReason = Literal[
     "ModelUnreadable",
@@ -17,6 +18,10 @@ TerminationReason = Literal[
     "GPUFault",
     "EngineStalled",
     "EngineFailed",
+    "DownloadFailed",
+    "ChecksumMismatch",
+    "SecretMissing",
+    "DoesNotFit",
 ]
 # A core that died says so as text: torch's classes are known by their names alone.
 _OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "CUDA error: out of memory")
@@ -46,6 +51,12 @@ def explain(error: BaseException) -> Termination:
         return Termination("InvalidConfiguration", sentence)
     if isinstance(error, CheckpointError):
         return Termination("ModelUnreadable", sentence)
+    if isinstance(error, DownloadFailed):
+        return Termination("DownloadFailed", sentence)
+    if isinstance(error, ChecksumMismatch):
+        return Termination("ChecksumMismatch", sentence)
+    if isinstance(error, SecretMissing):
+        return Termination("SecretMissing", sentence)
     if isinstance(error, EngineStalled):
         return Termination("EngineStalled", sentence)
     words = f"{type(error).__name__}: {sentence}"
