@@ -2,11 +2,14 @@
 
 import asyncio
 import random
+from pathlib import Path
 
 import httpx
+from tests.bench.server.storm import run_storm
 from tests.engine.byte_tokenizer import VOCAB_SIZE, make_tokenizer
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.test_server_life import eventually, free_port, stop
+from tests.engine.tiny_server import NAME, tiny_server
 
 from octavo_engine.config import SchedulerSettings
 from octavo_engine.core.in_process import InProcessEngine
@@ -82,3 +85,18 @@ async def test_clients_that_come_and_leave_at_random_leave_nothing_behind() -> N
     assert 'octavo:http_requests_in_flight{engine="0",model_name="m"} 0.0' in metrics
     stop()
     await asyncio.wait_for(server, 20)
+
+
+async def test_a_storm_of_200_streams_with_clients_that_leave_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    async with tiny_server(tmp_path, max_num_seqs=16) as server:
+        storm = await run_storm(server.url, NAME, num_clients=200, num_tokens=60, seed=0)
+        tasks = [task for task in asyncio.all_tasks() if "_answer" in repr(task)]
+    storm.print()
+    assert storm.endings["answered"] + storm.endings["left"] == 200
+    assert storm.endings["left"] > 10
+    assert storm.endings["huge prompt: 400"] > 0
+    assert len(storm.livez_s) > 0
+    assert set(storm.left_over.values()) == {0.0}
+    assert tasks == []
