@@ -18,6 +18,7 @@ def wanted(
     status: Manifest = {
         "observedGeneration": facts.generation,
         "replicas": facts.rollout.replicas,
+        "wantedReplicas": facts.wanted_replicas,
         "readyReplicas": facts.rollout.ready_replicas,
         "updatedReplicas": facts.rollout.updated_replicas,
         "labelSelector": children.label_selector(name),

@@ -147,6 +147,10 @@ def test_the_load_sets_the_number_and_the_status_says_why(start_operator, kubect
         assert status["inputs"]["pendingRequests"] == 20
         assert status["terms"]["pendingRequests"] == 3
         assert kubectl.get("osvc", "chat")["spec"]["replicas"] == 1, "the spec is the user's"
+        row = dict(
+            zip(*(line.split() for line in kubectl("get", "osvc").splitlines()), strict=False)
+        )
+        assert row["REPLICAS"] == "3"
 
         kubectl.wait_until("3 pods", lambda: len(pods(kubectl)) == 3)
         make_ready(kubectl, engines)

@@ -24,7 +24,8 @@ def test_the_status_tells_where_and_what_is_served(service_body):
     assert told["url"] == "http://chat.team.svc/v1"
     assert told["servedName"] == "org/model"
     assert told["labelSelector"] == "serving.octavo.dev/service=chat"
-    assert (told["replicas"], told["updatedReplicas"], told["readyReplicas"]) == (2, 2, 2)
+    counts = ("wantedReplicas", "replicas", "updatedReplicas", "readyReplicas")
+    assert [told[count] for count in counts] == [2, 2, 2, 2]
 
 
 def test_a_name_that_could_not_be_read_is_not_told(service_body):
