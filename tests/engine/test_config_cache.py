@@ -59,3 +59,11 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     cache = ConfigCache(tmp_path / "cache")
     cache.keep(files.raw_config, files.model_config())
     assert cache.find(files.raw_config) is None
+
+
+def test_the_engine_is_imported_without_transformers() -> None:
+    """Its import takes longer than all the rest of a warm start."""
+    code = "import octavo_engine.runner.build, octavo_engine.cuda.build, sys\n"
+    code += "import octavo_engine.core.engine\nprint('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

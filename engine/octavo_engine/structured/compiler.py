@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.hf import from_tokenizer
 from numpy.typing import NDArray
 
 from octavo_engine.errors import RequestError
@@ -90,6 +89,8 @@ class GrammarCompiler:
                 if not tokenizer.eos_token_ids:
                     raise ValueError("the model has no end-of-sequence token to end the text with")
                 fast: Any = tokenizer.hf_tokenizer  # every one that we load is
+                from llguidance.hf import from_tokenizer  # imports transformers: seconds
+
                 self._vocabulary = from_tokenizer(fast, eos_token=tokenizer.eos_token_ids)
             return self._vocabulary
 
