@@ -24,6 +24,8 @@ class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = []
+    num_calls_before_content: int = 0
+    """Of `tool_calls`: they stand before `content` in the text."""
 
     def __bool__(self) -> bool:
         return bool(self.content or self.reasoning or self.tool_calls)
@@ -64,10 +66,14 @@ class MessageWriter:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, ToolCallDelta] = {}
+        self._num_calls_before_content = 0
         self.num_calls = 0
 
     def content(self, text: str) -> None:
-        self._content.append(text)
+        if text and not self._content:
+            self._num_calls_before_content = len(self._calls)
+        if text:
+            self._content.append(text)
 
     def reasoning(self, text: str) -> None:
         self._reasoning.append(text)
@@ -88,8 +94,10 @@ class MessageWriter:
             content="".join(self._content),
             reasoning="".join(self._reasoning),
             tool_calls=list(self._calls.values()),
+            num_calls_before_content=self._num_calls_before_content,
         )
         self._content, self._reasoning, self._calls = [], [], {}
+        self._num_calls_before_content = 0
         return delta
 
 

@@ -37,6 +37,10 @@ class MessageReader:
     def num_calls(self) -> int:
         return self._out.num_calls
 
+    @property
+    def is_reasoning(self) -> bool:
+        return isinstance(self._machine, ReasoningSplitter) and self._machine.is_reasoning
+
     def push(self, text: str) -> None:
         self._machine.push(text)
 

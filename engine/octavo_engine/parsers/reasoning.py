@@ -38,6 +38,10 @@ class ReasoningSplitter(TextMachine):
         self._state = self._opened if is_open else self._start
         self._has_content = False
 
+    @property
+    def is_reasoning(self) -> bool:
+        return self._state in (self._opened, self._reason)
+
     def finish(self) -> None:
         super().finish()
         self._answer.finish()

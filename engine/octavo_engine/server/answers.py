@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -47,8 +48,16 @@ class WholeChoice:
         return "".join(self.texts)
 
 
+class Answering(Protocol):
+    """The answer to one request, whole or streamed; one of the two is asked for, once."""
+
+    async def gather(self, generation: Generation) -> msgspec.Struct: ...
+
+    def events(self, generation: Generation) -> AsyncGenerator[bytes, None]: ...
+
+
 class Answer(ABC):
-    """The answer to one request, whole or streamed."""
+    """The answer of an endpoint that speaks in choices and chunks."""
 
     def __init__(
         self,
@@ -95,7 +104,7 @@ class Answer(ABC):
         async with aclosing(generation.deltas()) as batches:
             async for batch in batches:
                 for item in batch:
-                    _raise_failure(item)
+                    raise_failure(item)
                     choices[item.index].add(item)
         return self.whole(choices, generation.usage())
 
@@ -106,8 +115,9 @@ class Answer(ABC):
         try:
             async with aclosing(generation.deltas()) as batches:
                 async for batch in batches:
-                    chunks = [self._encode(item, generation) for item in batch]
-                    yield b"".join(chunk for chunk in chunks if chunk)
+                    chunks = b"".join(self._encode(item, generation) for item in batch)
+                    if chunks:
+                        yield chunks
         except ApiError as error:
             # The status line is out; the error goes into the stream and ends it.
             yield sse(msgspec.json.encode(error.body())) + DONE
@@ -117,7 +127,7 @@ class Answer(ABC):
         yield DONE
 
     def _encode(self, item: ChoiceDelta, generation: Generation) -> bytes:
-        _raise_failure(item)
+        raise_failure(item)
         delta = item.delta
         if not (delta.finish_reason or self.has_news(delta)):
             return b""
@@ -127,7 +137,7 @@ class Answer(ABC):
         return sse(msgspec.json.encode(self.chunk(item, usage)))
 
 
-def _raise_failure(item: ChoiceDelta) -> None:
+def raise_failure(item: ChoiceDelta) -> None:
     if item.delta.finish_reason == "error":
         message = item.delta.error or "the engine failed to answer this request"
         if message == ENGINE_STOPPED:

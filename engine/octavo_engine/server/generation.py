@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 import msgspec
+from msgspec import UNSET
 
 from octavo_engine.errors import OctavoError
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta, RequestStream
@@ -13,7 +14,7 @@ from octavo_engine.server.chat_plan import ChatPlan
 from octavo_engine.server.coalesce import coalesce
 from octavo_engine.server.errors import from_engine
 from octavo_engine.server.request_times import RequestTimes
-from octavo_engine.server.response_types import PromptTokensDetails, Usage
+from octavo_engine.server.response_types import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo_engine.server.state import Loaded, ServerState
 from octavo_engine.text.sequence_text import SequenceText, TextDelta
 
@@ -69,8 +70,13 @@ class Generation:
         num_prompt = sum(len(run.request.prompt_token_ids) for run in self._runs)
         num_output = sum(run.num_output_tokens for run in self._runs)
         num_cached = sum(run.num_cached_tokens for run in self._runs)
+        num_reasoning = sum(run.num_reasoning_tokens for run in self._runs)
         return Usage(
-            num_prompt, num_output, num_prompt + num_output, PromptTokensDetails(num_cached)
+            num_prompt,
+            num_output,
+            num_prompt + num_output,
+            PromptTokensDetails(num_cached),
+            CompletionTokensDetails(num_reasoning) if num_reasoning else UNSET,
         )
 
     def close(self) -> bool:
@@ -135,6 +141,10 @@ class _PromptRun:
     @property
     def num_output_tokens(self) -> int:
         return sum(sequence.num_tokens for sequence in self._sequences)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return sum(sequence.num_reasoning_tokens for sequence in self._sequences)
 
     @property
     def finished(self) -> bool:

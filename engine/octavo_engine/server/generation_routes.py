@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""POST /v1/chat/completions, /v1/completions and /v1/responses."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo_engine.errors import RequestError
-from octavo_engine.server.answers import Answer
+from octavo_engine.server.answers import Answering
 from octavo_engine.server.body import read_request
 from octavo_engine.server.chat_answer import ChatAnswer
 from octavo_engine.server.completion_answer import CompletionAnswer
@@ -22,11 +22,14 @@ from octavo_engine.server.prepare import Prepared, prepare_chat, prepare_complet
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
     CompletionRequest,
-    SamplingFields,
+    GenerationFields,
 )
+from octavo_engine.server.responses_answer import ResponsesAnswer
+from octavo_engine.server.responses_chat import prepare_response
+from octavo_engine.server.responses_fields import ResponsesRequest
 from octavo_engine.server.state import Loaded, ServerState
 
-F = TypeVar("F", bound=SamplingFields)
+F = TypeVar("F", bound=GenerationFields)
 
 MAX_REQUEST_ID_CHARS = 128
 
@@ -46,6 +49,12 @@ def generation_router(state: ServerState) -> APIRouter:
             request, state, CompletionRequest, "cmpl", prepare_completion, CompletionAnswer
         )
 
+    @router.post("/v1/responses", openapi_extra=_body_schema(ResponsesRequest))
+    async def responses(request: Request) -> Response:
+        return await _answer(
+            request, state, ResponsesRequest, "resp", prepare_response, ResponsesAnswer
+        )
+
     return router
 
 
@@ -55,7 +64,7 @@ async def _answer(
     kind: type[F],
     id_prefix: str,
     prepare: Callable[[F, Loaded, str, float], Prepared],
-    answer_kind: Callable[..., Answer],
+    answer_kind: Callable[..., Answering],
 ) -> Response:
     arrival_time_s = time.monotonic()
     request_id = request.state.request_id = _request_id(request)
@@ -106,6 +115,6 @@ def _request_id(request: Request) -> str:
     return given if usable else uuid.uuid4().hex
 
 
-def _body_schema(kind: type[SamplingFields]) -> dict[str, object]:
+def _body_schema(kind: type[GenerationFields]) -> dict[str, object]:
     schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

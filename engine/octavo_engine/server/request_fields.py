@@ -31,23 +31,41 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
-class SamplingFields(StructureFields):
-    """Fields that /v1/completions and /v1/chat/completions share."""
+class GenerationFields(BaseModel):
+    """What every endpoint that generates knows."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
         "store": (False,),
         "service_tier": ("auto", "default"),
-        "use_beam_search": (False,),
-        "length_penalty": (1, 1.0),
-        "truncate_prompt_tokens": (),
-        "spaces_between_special_tokens": (True, False),
     }
     """Known fields without effect here, and the values (beside null) that ask for none."""
 
     model: str
     stream: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, allowed in cls.neutral_values.items():
+            if data.get(name) is not None and data[name] not in allowed:
+                raise UnsupportedField(name)
+        return {name: value for name, value in data.items() if name not in cls.neutral_values}
+
+
+class SamplingFields(GenerationFields, StructureFields):
+    """Fields that /v1/completions and /v1/chat/completions share."""
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = GenerationFields.neutral_values | {
+        "use_beam_search": (False,),
+        "length_penalty": (1, 1.0),
+        "truncate_prompt_tokens": (),
+        "spaces_between_special_tokens": (True, False),
+    }
+
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1, le=MAX_N)
@@ -81,16 +99,6 @@ class SamplingFields(StructureFields):
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     request_id: str | None = Field(None, max_length=256)
     return_token_ids: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_neutral_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name, allowed in cls.neutral_values.items():
-            if data.get(name) is not None and data[name] not in allowed:
-                raise UnsupportedField(name)
-        return {name: value for name, value in data.items() if name not in cls.neutral_values}
 
     @model_validator(mode="after")
     def _check_combinations(self) -> "SamplingFields":

@@ -52,6 +52,9 @@ class Reader(Protocol):
         ...
 
     @property
+    def is_reasoning(self) -> bool: ...
+
+    @property
     def num_calls(self) -> int: ...
 
     def push(self, text: str) -> None: ...
@@ -88,6 +91,7 @@ class SequenceText:
         self._num_decoded_chars = 0
         self.num_tokens = 0
         """Tokens counted so far: up to and with the one that completed a stop string."""
+        self.num_reasoning_tokens = 0
         self.finished = False
 
     def push(self, delta: RequestDelta) -> TextDelta:
@@ -102,6 +106,8 @@ class SequenceText:
             self.num_tokens += 1
             out, stop = self._match(text)
             texts.append(self._read(out))
+            if self._reader is not None and self._reader.is_reasoning:
+                self.num_reasoning_tokens += 1
             if stop is not None or (self._reader is not None and self._reader.is_over):
                 return self._finish("".join(texts), "stop", stop, is_cut=True)
         if delta.finish_reason is None:
