@@ -48,7 +48,8 @@ class Facts:
     """One sentence for each pod that is on its way without trouble."""
     not_accepted: Problem | None = None
     not_applied: Problem | None = None
-    is_predecessor_there: bool = False
+    predecessors: tuple[str, ...] = ()
+    """Kinds and names of children that are still being removed."""
     blocked: str | None = None
     """Why a surge is impossible."""
     leaving: tuple[str, ...] = ()
@@ -85,7 +86,7 @@ def gather(
     blocked: str | None = None,
     not_accepted: Problem | None = None,
     not_applied: Problem | None = None,
-    is_predecessor_there: bool = False,
+    predecessors: tuple[str, ...] = (),
 ) -> Facts:
     """Pods of an earlier template count as replicas; what ails them is another generation's."""
     account = rollout(snapshot.child(DEPLOYMENT))
@@ -112,7 +113,7 @@ def gather(
         waiting=waiting,
         not_accepted=not_accepted,
         not_applied=not_applied,
-        is_predecessor_there=is_predecessor_there,
+        predecessors=predecessors,
         blocked=blocked,
         leaving=tuple(pod["metadata"]["name"] for pod in leaving),
         overstaying=tuple(

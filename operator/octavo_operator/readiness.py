@@ -35,11 +35,12 @@ def _is_not_applied(facts: Facts) -> Finding | None:
 
 
 def _waits_for_predecessor(facts: Facts) -> Finding | None:
-    if not facts.is_predecessor_there:
+    if not facts.predecessors:
         return None
     return (
         Reason.PREDECESSOR_TERMINATING,
-        "objects of a deleted service with the same name are still being removed",
+        "objects of a deleted service with the same name are still being removed: "
+        + ", ".join(facts.predecessors),
     )
 
 

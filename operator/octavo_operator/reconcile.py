@@ -5,7 +5,7 @@
 Everything but observe, apply and the status patch is a pure function of another module.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -50,7 +50,7 @@ class _Carried:
     outcome: Outcome
     not_accepted: Problem | None = None
     not_applied: Problem | None = None
-    is_predecessor_there: bool = False
+    predecessors: tuple[str, ...] = ()
     step: rollouts.Step | None = None
 
 
@@ -107,7 +107,10 @@ class Reconciler:
         if todo.foreign:
             return _Carried(own, scale, "rejected", not_accepted=_name_taken(todo.foreign[0]))
         if todo.leaving:
-            return _Carried(own, scale, "waiting", is_predecessor_there=True)
+            leaving = tuple(
+                f"{child['kind']} {child['metadata']['name']}" for child in todo.leaving
+            )
+            return _Carried(own, scale, "waiting", predecessors=leaving)
         for item in todo.items:
             try:
                 applied = await self.cluster.apply(item.manifest)
@@ -160,7 +163,7 @@ class Reconciler:
             blocked=None if carried.step is None else carried.step.blocked,
             not_accepted=carried.not_accepted,
             not_applied=carried.not_applied,
-            is_predecessor_there=carried.is_predecessor_there,
+            predecessors=carried.predecessors,
         )
         key = (metadata["namespace"], metadata["name"])
         self._look_again(key, deadlines.next_in_s(carried.snapshot.pods, limits, self.now()))
@@ -205,6 +208,10 @@ def _own(snapshot: Snapshot, uid: str) -> dict[str, Manifest]:
         for name, child in snapshot.children.items()
         if any(owner["uid"] == uid for owner in child["metadata"].get("ownerReferences", []))
     }
+
+
+def _names(found: Iterable[Manifest]) -> tuple[str, ...]:
+    return tuple(f"{body['kind']} {body['metadata']['name']}" for body in found)
 
 
 def _name_taken(found: Manifest) -> Problem:

@@ -11,13 +11,15 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.cluster import audit
+from tests.cluster import audit, hostenv
+from tests.operator import stand_in
 from tests.operator.cluster_operator import OperatorProcess, roles
 
 from octavo_operator.cluster import Listing
@@ -282,10 +284,36 @@ def kubectl(
     api_server: Any, crd_installed: None, installed_operators_rest: None
 ) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test's own."""
+    with _namespace(api_server) as made:
+        yield made
+
+
+@contextmanager
+def _namespace(api_server: Any) -> Iterator[Kubectl]:
     made = Kubectl(api_server.kubectl, api_server.kubeconfig, f"test-{uuid.uuid4().hex[:8]}")
     made("create", "namespace", made.namespace)
     yield made
     made("delete", "namespace", made.namespace, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def kubectl_on_nodes(
+    cluster: Any,
+    cluster_provider: Any,
+    crd_installed: None,
+    installed_operators_rest: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the module's own; its operator runs what `stand_in.doing` says."""
+    cluster_provider.load_image(hostenv.engine_archive())
+    with _namespace(cluster) as made:
+        made.apply(*roles(cluster, made.namespace))
+        folder = tmp_path_factory.mktemp("operator")
+        process = OperatorProcess(cluster, made, folder, "first")
+        engine = stand_in.engine_settings(cluster.node_prefix)
+        process.start(engine=engine, surgeWaitSeconds=2)
+        yield made
+        process.kill()
 
 
 @pytest.fixture(scope="module")

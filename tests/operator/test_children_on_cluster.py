@@ -158,3 +158,18 @@ def test_applying_the_same_again_and_again_changes_nothing(operator, kubectl):
     managed = kubectl.get("osvc", "chat", "--show-managed-fields")["metadata"]["managedFields"]
     ours = [entry for entry in managed if entry["manager"] == "octavo-operator"]
     assert [entry.get("subresource") for entry in ours] == ["status"]
+
+
+def test_children_of_a_predecessor_are_waited_for(operator, kubectl):
+    kubectl.apply(service())
+    wait_for_pods(kubectl, 1)
+    hold = '--patch={"metadata": {"finalizers": ["octavo.test/hold"]}}'
+    kubectl("patch", "serviceaccount", "chat", hold)
+    kubectl("delete", "osvc", "chat", "--cascade=background", "--timeout=30s")
+    try:
+        kubectl.apply(service())
+        kubectl.wait_until("told", has_reason(kubectl, "PredecessorTerminating"))
+        assert "ServiceAccount chat" in condition(kubectl)["message"]
+    finally:
+        kubectl("patch", "serviceaccount", "chat", '--patch={"metadata": {"finalizers": null}}')
+    wait_for_pods(kubectl, 1)

@@ -46,9 +46,9 @@ def with_(rollout, **more):
             "refused",
         ),
         (
-            facts(is_predecessor_there=True),
+            facts(predecessors=("Service chat",)),
             Reason.PREDECESSOR_TERMINATING,
-            "objects of a deleted service with the same name are still being removed",
+            "objects of a deleted service with the same name are still being removed: Service chat",
         ),
         (
             facts(
@@ -213,7 +213,7 @@ any_facts = st.builds(
     waiting=st.sampled_from([(), ("pod a loads its model",)]),
     not_accepted=problems,
     not_applied=problems,
-    is_predecessor_there=st.booleans(),
+    predecessors=st.sampled_from([(), ("Service chat",)]),
     leaving=st.sampled_from([(), ("chat-0",)]),
 )
 

@@ -62,6 +62,20 @@ def test_trouble_of_a_pod_is_told_with_pod_and_cause(operator, kubectl, state, r
         assert words in told["message"]
 
 
+def test_an_evicted_pod_is_told(operator, kubectl):
+    """As a kubelet short of memory writes it."""
+    kubectl.apply(service())
+    (pod,) = wait_for_pods(kubectl, 1)
+
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
+    set_status(kubectl, pod, evicted)
+
+    kubectl.wait_until("told", has_reason(kubectl, "PodFailed"))
+    assert condition(kubectl)["message"] == (
+        f"pod {name_of(pod)} has failed: Evicted: The node was low on memory."
+    )
+
+
 def test_a_lost_replica_is_told(operator, kubectl):
     make_ready(kubectl, replicas=2)
     lost = pods(kubectl)[0]
