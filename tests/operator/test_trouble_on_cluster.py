@@ -69,6 +69,7 @@ def test_an_evicted_pod_is_told(operator, kubectl):
 
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
     set_status(kubectl, pod, evicted)
+    wait_for_pods(kubectl, 2)  # its replacement finds a place, so that it has no trouble of its own
 
     kubectl.wait_until("told", has_reason(kubectl, "PodFailed"))
     assert condition(kubectl)["message"] == (
