@@ -25,35 +25,34 @@ def _quantize_kernel(
     K: tl.constexpr,
     PADDED: tl.constexpr,
     GROUP: tl.constexpr,
-    STEPS: tl.constexpr,
+    BLOCK: tl.constexpr,
     IS_FP8: tl.constexpr,
     IS_STATIC: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     wait_for_previous(OVERLAP)
     token = tl.program_id(0)
-    # A row's inputs lie in steps of 128; the two halves of a step take turns in what is stored.
-    first = tl.program_id(1) * GROUP + tl.arange(0, STEPS) * 128
-    low_at = first[:, None] + tl.arange(0, 64)[None, :]
-    row = x + token.to(tl.int64) * stride
-    low = tl.load(row + low_at, mask=low_at < K, other=0.0).to(tl.float32)
-    high = tl.load(row + low_at + 64, mask=low_at + 64 < K, other=0.0).to(tl.float32)
+    place = tl.program_id(1) * GROUP + tl.arange(0, BLOCK)
+    # Where the input that is stored at `place` comes from: halves of a step take turns.
+    source = (place // 128) * 128 + (place % 2) * 64 + (place % 128) // 2
+    inside = (place < PADDED) & (source < K)
+    inputs = tl.load(x + token.to(tl.int64) * stride + source, mask=inside, other=0.0)
+    inputs = inputs.to(tl.float32)
     if IS_STATIC:
         scale = tl.load(static_scale).to(tl.float32)
     else:
         top: tl.constexpr = FP8_MAX if IS_FP8 else INT8_TOP
-        largest = tl.max(tl.maximum(tl.max(tl.abs(low), 1), tl.max(tl.abs(high), 1)), 0)
-        scale = tl.maximum(tl.div_rn(largest, top), SMALLEST_SCALE)
-    scaled = tl.div_rn(tl.join(low, high), scale)
+        scale = tl.maximum(tl.div_rn(tl.max(tl.abs(inputs), 0), top), SMALLEST_SCALE)
     if IS_FP8:
+        scaled = inputs * tl.div_rn(1.0, scale)
         rounded = tl.minimum(tl.maximum(scaled, -FP8_MAX), FP8_MAX).to(tl.float8e4nv)
     else:
+        # The largest inputs lie on a tie between two whole numbers: only a division finds it.
+        scaled = tl.div_rn(inputs, scale)
         limited = tl.minimum(tl.maximum(scaled, -1024.0), 1024.0)
         whole = (limited + ROUNDER) - ROUNDER
         rounded = tl.minimum(tl.maximum(whole, -128.0), 127.0).to(tl.int8)
-    place = first[:, None] + tl.arange(0, 128)[None, :]
-    stored = tl.reshape(rounded, (STEPS, 128))
-    tl.store(values + token.to(tl.int64) * PADDED + place, stored, mask=place < PADDED)
+    tl.store(values + token.to(tl.int64) * PADDED + place, rounded, mask=place < PADDED)
     tl.store(scales + tl.program_id(1) * num_tokens + token, scale)
 
 
@@ -64,7 +63,7 @@ def quantize_tokens(
     num_tokens, width = x.shape
     padded = triton.cdiv(width, STEP) * STEP
     group = group_size or padded
-    steps = triton.next_power_of_2(group // STEP)
+    block = triton.next_power_of_2(group)
     if x.stride(1) != 1:
         x = x.contiguous()
     values = torch.empty(num_tokens, padded, dtype=dtype, device=x.device)
@@ -79,10 +78,10 @@ def quantize_tokens(
         K=width,
         PADDED=padded,
         GROUP=group,
-        STEPS=steps,
+        BLOCK=block,
         IS_FP8=dtype == torch.float8_e4m3fn,
         IS_STATIC=scale is not None,
-        num_warps=max(1, min(16, steps // 8)),
+        num_warps=1 if block <= 128 else 8 if block <= 8192 else 16,
         **overlap_options(x.device),
     )
     return values, scales

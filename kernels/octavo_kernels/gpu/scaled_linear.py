@@ -15,10 +15,10 @@ from octavo_kernels.gpu.launch import capability, num_cores
 from octavo_kernels.gpu.pieces import add_pieces
 from octavo_kernels.packed_weight import MAX_TILES, PackedWeight
 
-MAX_SPLIT_TOKENS = 128
-"""Up to so many cuBLAS's product with row scales is slower, as it does not cut long rows..."""
-MANY_ROWS = 16384
-"""...but for as many rows it is the faster one from 65 tokens on."""
+MAX_OWN_TOKENS = 64
+"""Up to so many this kernel is faster than cuBLAS's product with row scales..."""
+LONG_ROW = 8192
+"""...and up to twice as many where rows are as long: cuBLAS does not cut them into pieces."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def scaled_config(
     num_tokens: int, num_rows: int, width: int, cores: int, *, has_groups: bool
 ) -> ScaledConfig:
     """Measured on an H200 at Llama-3.1-8B's shapes."""
-    if num_tokens > MAX_SPLIT_TOKENS or (has_groups and num_tokens > 64):
+    if num_tokens > _max_own_tokens(width) or (has_groups and num_tokens > MAX_OWN_TOKENS):
         return ScaledConfig(128, 128, 128, 1, 8 if has_groups else 4, 4)
     block_m = max(16, triton.next_power_of_2(num_tokens))
     block_k = 256 if not has_groups and width % 256 == 0 else 128
@@ -149,7 +149,7 @@ def scaled_linear(
 ) -> torch.Tensor:
     """As `quant_ops.scaled_linear`; use_tma None: where the GPU has it."""
     num_tokens, width = values.shape
-    is_many = num_tokens > (64 if weight.num_rows >= MANY_ROWS else MAX_SPLIT_TOKENS)
+    is_many = num_tokens > _max_own_tokens(width)
     if values.is_cuda and is_many and _library_takes(weight, dtype):
         return _by_library(values, scales, weight, bias)
     has_groups = not weight.has_row_scales
@@ -197,6 +197,10 @@ def scaled_linear(
         num_stages=config.num_stages,
     )
     return out
+
+
+def _max_own_tokens(width: int) -> int:
+    return 2 * MAX_OWN_TOKENS if width >= LONG_ROW else MAX_OWN_TOKENS
 
 
 def _library_takes(weight: PackedWeight, dtype: torch.dtype) -> bool:

@@ -29,14 +29,21 @@ class Shape:
     num_tokens: int
 
     def case(
-        self, kernel: str, launch: Callable[[int], object], num_sets: int, num_bytes: int
+        self,
+        kernel: str,
+        launch: Callable[[int], object],
+        num_sets: int,
+        num_bytes: int,
+        *,
+        flops_share: float = 1.0,
     ) -> Case:
+        """flops_share: of the time that a product takes in bfloat16."""
         return Case(
             f"{kernel} {self.name} T={self.num_tokens}",
             launch,
             num_sets,
             num_bytes + 2 * self.num_tokens * (self.width + self.num_rows),
-            2.0 * self.num_rows * self.width * self.num_tokens,
+            2.0 * self.num_rows * self.width * self.num_tokens * flops_share,
         )
 
     def tokens(self) -> torch.Tensor:
@@ -85,12 +92,19 @@ def _scaled(shape: Shape) -> Case:
         lambda i: scaled_linear(values, scales, weights[i], None, torch.bfloat16),
         len(weights),
         num_bytes,
+        flops_share=0.5,
     )
 
 
 def _quantize(shape: Shape) -> Case:
     x = shape.tokens()
-    return shape.case("quantize_tokens fp8", lambda i: quantize_tokens(x, FP8), 4, 0)
+    num_bytes = 3 * shape.num_tokens * shape.width
+    return Case(
+        f"quantize_tokens fp8 {shape.name} T={shape.num_tokens}",
+        lambda i: quantize_tokens(x, FP8),
+        4,
+        num_bytes,
+    )
 
 
 def _weights(shape: Shape, kind: str) -> tuple[list[PackedWeight], int]:

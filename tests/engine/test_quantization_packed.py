@@ -1,0 +1,213 @@
+"""Layers that keep quantised matrices as they are: the same results out of a fraction of the bytes.
+
+The kernels' references stand in for the kernels on a CPU; what is tested is reading, packing,
+joining and choosing.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engine.fixture_reference import compare, prompts_of, read_reference
+
+from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
+from octavo_engine.errors import CheckpointError
+from octavo_engine.layers.linear import Build, DenseLinear, Part, make_linear
+from octavo_engine.quantization.at_load import quantize_rows
+from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
+from octavo_engine.quantization.choose import at_load_scheme
+from octavo_engine.quantization.configs.common import EVERYTHING
+from octavo_engine.quantization.gptq import GptqFormat
+from octavo_engine.quantization.inputs import InputFormat
+from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_engine.quantization.products import EightBitLinear, PackedLinear, choose_product
+from octavo_engine.quantization.scaled import PER_ROW, ScaledFormat, Scales
+from octavo_engine.quantization.scheme import LinearScheme, Rule, Scheme
+from octavo_engine.runner import build
+from octavo_engine.runner.build import build_runner
+from octavo_kernels.reference.packed_linear import dequantize
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CPU = torch.device("cpu")
+EXACT = [
+    "gemma2-gptq-int4-g64-sym",
+    "llama-ct-w4a16-g128-asym",
+    "llama-fp8-block",
+    "llama-fp8-static",
+    "llama-gptq-int4-channel-sym",
+    "llama-gptq-int4-g128-asym-act",
+    "llama-gptq-int8-g128-sym",
+    "phi3-gptq-int4-g64-sym",
+    "qwen2-awq-int4-g64-asym",
+]
+GPTQ = GptqFormat(bits=4, group_size=128, is_symmetric=True, uses_act_order=True, zero_offset=1)
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds on a CPU as on a GPU."""
+
+    def kept(device: torch.device, dtype: torch.dtype, **_: bool) -> Build:
+        return Build(device, dtype, keeps_quantized=True)
+
+    monkeypatch.setattr(build, "Build", kept)
+
+
+def max_error(name: str) -> float:
+    runner = build_runner(
+        EngineConfig(
+            model=ModelSettings(path=str(FIXTURES / name), device="cpu", dtype="float32"),
+            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
+        )
+    )
+    found = compare(runner, prompts_of(read_reference(FIXTURES / name)), 1e-3)
+    runner.close()
+    return max(prompt.max_logit_error for prompt in found)
+
+
+@pytest.mark.usefixtures("keeping")
+@pytest.mark.parametrize("name", EXACT)
+def test_packed_weights_give_the_reference_logits(name: str) -> None:
+    assert max_error(name) < 1e-3
+
+
+@pytest.mark.usefixtures("keeping")
+def test_int8_inputs_flip_no_more_than_those_of_dequantised_weights() -> None:
+    assert max_error("llama-w8a8-int8") < 0.3
+
+
+def layer_of(
+    linear: LinearScheme, rows: tuple[int, ...], width: int, *, has_bias: bool = False
+) -> PackedLinear:
+    scheme = Scheme(method="gptq", rules=(Rule(EVERYTHING, linear),))
+    parts = [Part(f"part{idx}", num_rows) for idx, num_rows in enumerate(rows)]
+    made = make_linear(
+        parts,
+        width,
+        has_bias=has_bias,
+        build=Build(CPU, torch.float32, QuantizedCheckpoint(scheme, {}, CPU), keeps_quantized=True),
+    )
+    assert isinstance(made, PackedLinear)
+    return made
+
+
+def fill(layer: PackedLinear, matrices: list[QuantizedMatrix]) -> None:
+    waiting: Iterator[QuantizedMatrix] = iter(matrices)
+    for slot in layer.slots():
+        if slot.write_quantized is not None:
+            slot.write_quantized(next(waiting))
+        else:
+            slot.write(torch.arange(slot.shape[0]).float())
+    layer.finish()
+
+
+def int4_matrix(num_rows: int, width: int, groups: torch.Tensor | None) -> QuantizedMatrix:
+    num_groups = -(-width // 128)
+    return QuantizedMatrix(
+        bits=4,
+        values=torch.randint(0, 16, (num_rows, width), dtype=torch.uint8),
+        scales=torch.rand(num_rows, num_groups) + 0.1,
+        zeros=torch.randint(0, 16, (num_rows, num_groups)).float(),
+        group_size=128,
+        groups=groups,
+    )
+
+
+def shuffled_groups(width: int) -> torch.Tensor:
+    return (torch.arange(width) // 128)[torch.randperm(width)]
+
+
+@pytest.mark.parametrize("shares_order", [True, False])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_parts_in_an_order_of_their_own_each(shares_order: bool, has_bias: bool) -> None:
+    torch.manual_seed(1)
+    first = shuffled_groups(384)
+    second = first if shares_order else shuffled_groups(384)
+    matrices = [int4_matrix(32, 384, first), int4_matrix(16, 384, second)]
+    layer = layer_of(LinearScheme(weights=GPTQ), (32, 16), 384, has_bias=has_bias)
+    fill(layer, matrices)
+    x = torch.randn(3, 384)
+    expected = x @ torch.cat([matrix.dequantize() for matrix in matrices]).T
+    if has_bias:
+        expected += torch.cat([torch.arange(32), torch.arange(16)]).float()
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_groups_of_unequal_sizes_keep_every_scale() -> None:
+    groups = torch.tensor([0] * 100 + [1] * 156)
+    matrix = int4_matrix(16, 256, groups)
+    packed, order = matrix.pack()
+    assert order is None
+    torch.testing.assert_close(dequantize(packed), matrix.dequantize(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_matrix_that_comes_dequantised_is_refused() -> None:
+    layer = layer_of(LinearScheme(weights=GPTQ), (32,), 256)
+    (slot,) = layer.slots()
+    with pytest.raises(CheckpointError, match=r"part0.*\[32, 256\]"):
+        slot.write(torch.zeros(32, 256))
+
+
+def test_int4_takes_a_quarter_of_the_memory_and_what_its_scales_take() -> None:
+    packed, _ = int4_matrix(256, 1024, None).pack()
+    values, scales_and_zeros = 256 * 1024 // 2, 256 * 8 * (4 + 2)
+    assert packed.num_bytes == values + scales_and_zeros
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_weights_quantised_at_load_stay_so(kind: str) -> None:
+    (linear,) = at_load_scheme("fp8" if kind == "fp8" else "int8").linears()
+    layer = layer_of(linear, (48,), 200)
+    weight = torch.randn(48, 200)
+    values, scales = quantize_rows(weight, "fp8" if kind == "fp8" else "int8")
+    fill(layer, [QuantizedMatrix(bits=8, values=values, scales=scales)])
+    assert isinstance(layer, EightBitLinear) == (kind == "fp8")
+    x = torch.randn(5, 200)
+    exact = x @ weight.T
+    assert (layer(x) - exact).norm() / exact.norm() < (0.06 if kind == "fp8" else 0.01)
+
+
+FP8_TOKENS = InputFormat(kind="fp8", is_dynamic=True)
+INT8_TOKENS = InputFormat(kind="int8", is_dynamic=True)
+BLOCKS = Scales(num_rows=128, num_inputs=128)
+
+
+@pytest.mark.parametrize(
+    ("weights", "inputs", "expected"),
+    [
+        (GPTQ, None, "packed"),
+        (ScaledFormat(kind="fp8", scales=None), FP8_TOKENS, "eight_bit"),
+        (
+            ScaledFormat(kind="fp8", scales=BLOCKS),
+            InputFormat(kind="fp8", is_dynamic=True, group_size=128),
+            "eight_bit",
+        ),
+        (ScaledFormat(kind="int8", scales=PER_ROW), INT8_TOKENS, "eight_bit"),
+        (ScaledFormat(kind="int8", scales=PER_ROW), None, "packed"),
+        (ScaledFormat(kind="fp8", scales=BLOCKS), FP8_TOKENS, None),
+        (ScaledFormat(kind="int8", scales=PER_ROW), FP8_TOKENS, None),
+        (GPTQ, INT8_TOKENS, None),
+        (ScaledFormat(kind="int8", scales=PER_ROW, is_symmetric=False), INT8_TOKENS, None),
+        (
+            ScaledFormat(kind="int8", scales=PER_ROW),
+            InputFormat(kind="int8", is_dynamic=True, is_symmetric=False),
+            None,
+        ),
+    ],
+)
+def test_which_product_multiplies(
+    weights: GptqFormat | ScaledFormat, inputs: InputFormat | None, expected: str | None
+) -> None:
+    assert choose_product([LinearScheme(weights=weights, inputs=inputs)] * 2) == expected
+
+
+def test_modules_of_different_formats_are_multiplied_dequantised() -> None:
+    assert choose_product([LinearScheme(weights=GPTQ), None]) is None
+
+
+def test_a_cpu_dequantises() -> None:
+    scheme = Scheme(method="gptq", rules=(Rule(EVERYTHING, LinearScheme(weights=GPTQ)),))
+    build_on_cpu = Build(CPU, torch.float32, QuantizedCheckpoint(scheme, {}, CPU))
+    layer = make_linear([Part("part", 32)], 256, has_bias=False, build=build_on_cpu)
+    assert isinstance(layer, DenseLinear)
