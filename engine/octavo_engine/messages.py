@@ -133,6 +133,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     original_context_len: int | None = None
     """Prompts of more tokens than this have their positions scaled by their own length: their pages
     serve prompts of the same length only. None: pages depend on tokens and positions alone."""
+    restart_len: int | None = None
+    """A sequence that outgrows so many tokens is computed anew, since every rotation in it changes
+    (longrope). None: a key once computed stays."""
 
 
 class RequestStream(Protocol):

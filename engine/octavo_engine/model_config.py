@@ -118,3 +118,10 @@ def original_context_len(config: ModelConfig) -> int | None:
         if rope.depends_on_length
     ]
     return min(limits, default=None)
+
+
+def restart_len(config: ModelConfig) -> int | None:
+    """Where a growing sequence's rotations all change at once; None: they never do."""
+    ropes = [layer.rope for layer in config.layers if layer.rope is not None]
+    lens = [rope.original_max_position_embeddings for rope in ropes if rope.kind == "longrope"]
+    return min(lens, default=None)

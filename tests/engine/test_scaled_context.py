@@ -8,8 +8,11 @@ from tests.engine.runner_driver import Job, run_jobs, tokens_of
 from tests.engine.tiny_models import prompts, reference_tokens, save_tiny
 
 from octavo_engine.batch import Runner
-from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
+from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.core.engine import EngineCore
+from octavo_engine.messages import EngineRequest
 from octavo_engine.runner.build import build_runner
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.scheduling.admission import DoorLimits
 from octavo_engine.scheduling.prefix import root_digest
 
@@ -44,11 +47,11 @@ def save_scaled(kind: str, folder: Path) -> Any:
     )
 
 
-def build(folder: Path) -> Runner:
+def build(folder: Path, swap_gib: float = 0.0) -> Runner:
     return build_runner(
         EngineConfig(
             model=ModelSettings(path=str(folder), device="cpu"),
-            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
+            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02, swap_space_gib=swap_gib),
         )
     )
 
@@ -66,6 +69,60 @@ def test_tokens_beyond_the_original_context(kind: str, tmp_path: Path) -> None:
         assert tokens == reference_tokens(reference, job.token_ids, NUM_NEW)
     assert tokens_of(run_jobs(runner, jobs, chunk=7)) == together
     runner.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "swap_gib"), [*((kind, 0.0) for kind in SCALED), ("longrope", 0.02)]
+)
+def test_sequences_that_grow_past_the_original_context(
+    kind: str, swap_gib: float, tmp_path: Path
+) -> None:
+    """longrope then turns to its long factors, for the tokens that are there already too."""
+    save_scaled(kind, tmp_path)
+    runner = build(tmp_path, swap_gib)
+    lengths = [ORIGINAL_LEN - 9, ORIGINAL_LEN - 1, ORIGINAL_LEN, ORIGINAL_LEN + 1, 30]
+    params = SamplingParams(temperature=0.0, max_tokens=40)
+    wanted = prompts(lengths)
+    core = EngineCore(runner, SchedulerSettings(max_num_seqs=8))
+    for salt in ("cold", "warm", "warm"):  # the last finds the pages of the one before
+        for prompt, tokens in zip(wanted, generate(core, wanted, params, salt), strict=True):
+            reference = save_scaled(kind, tmp_path / "again")
+            assert tokens == reference_tokens(reference, prompt, 40)
+    runner.close()
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_forks_of_a_prompt_within_the_original_context(kind: str, tmp_path: Path) -> None:
+    save_scaled(kind, tmp_path)
+    runner = build(tmp_path)
+    core = EngineCore(runner, SchedulerSettings(max_num_seqs=2))
+    (prompt,) = prompts([ORIGINAL_LEN - 3])
+    params = SamplingParams(temperature=0.0, max_tokens=20, n=4)
+    expected = reference_tokens(save_scaled(kind, tmp_path / "again"), prompt, 20)
+    assert generate(core, [prompt], params, "forks") == [expected * 4]
+    runner.close()
+
+
+def generate(
+    core: EngineCore, wanted: list[list[int]], params: SamplingParams, salt: str
+) -> list[list[int]]:
+    """The tokens of each prompt, of all its sequences one after the other."""
+    for at, prompt in enumerate(wanted):
+        core.submit(
+            EngineRequest(
+                request_id=str(at), prompt_token_ids=prompt, params=params, cache_salt=salt
+            )
+        )
+    tokens: dict[tuple[str, int], list[int]] = {}
+    while core.has_work:
+        for delta in core.step():
+            assert delta.error is None
+            tokens.setdefault((delta.request_id, delta.index), []).extend(delta.token_ids)
+    core.check_integrity()
+    return [
+        [token for index in range(params.n) for token in tokens[str(at), index]]
+        for at in range(len(wanted))
+    ]
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("yarn", None), ("dynamic", 64), ("longrope", 64)])

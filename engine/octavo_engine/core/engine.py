@@ -43,7 +43,9 @@ class EngineCore:
         pool = BlockPool(info.num_blocks, len(runner.kv_groups))
         tables = BlockTables(pool, runner.kv_groups, info.block_size, prefix_caching)
         self.info = _info_with_capacity(info, tables, self.limits.max_num_seqs)
-        self.door = DoorLimits(info.vocab_size, self.info.max_model_len, info.original_context_len)
+        self.door = DoorLimits(
+            info.vocab_size, self.info.max_model_len, info.original_context_len, info.restart_len
+        )
         self._scheduler = Scheduler(
             tables, self.limits, self.door, runner.num_host_blocks, new_seed
         )

@@ -17,7 +17,7 @@ from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
 from octavo_engine.messages import EngineInfo
-from octavo_engine.model_config import ModelConfig, original_context_len
+from octavo_engine.model_config import ModelConfig, original_context_len, restart_len
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
 from octavo_engine.progress import Report, silent
@@ -174,6 +174,7 @@ class RunnerParts:
                 dtype=str(loaded.shape.dtype).removeprefix("torch."),
                 device=str(self._device),
                 original_context_len=original_context_len(loaded.config),
+                restart_len=restart_len(loaded.config),
             ),
             shapes=shapes,
             cache=cache,

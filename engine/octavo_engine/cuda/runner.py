@@ -205,7 +205,10 @@ class CudaRunner:
         """[T, hidden_size], valid until the next step."""
         if self._mixed is not None and self._mixed.can_run(inputs):
             return self._mixed.run(inputs)
-        lens = rotated_lens(inputs, self._table) if self._ropes.needs_seq_lens else None
+        lens = None
+        if self._ropes.needs_seq_lens:
+            of_all_known = self._ropes.turns_whole_sequences
+            lens = rotated_lens(inputs, self._table, of_all_known=of_all_known)
         context = StepContext(groups=inputs.groups, ropes=self._ropes.step(inputs.positions, lens))
         return self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
 

@@ -12,7 +12,7 @@ from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_model
 from octavo_engine.messages import EngineInfo
-from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len
+from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len, restart_len
 from octavo_engine.models.protocol import Model
 from octavo_engine.progress import Report, silent
 from octavo_engine.quantization.choose import choose_scheme
@@ -43,6 +43,7 @@ class EagerModel:
     context_len: int
     num_q_heads: int
     original_context_len: int | None
+    restart_len: int | None
     groups: tuple[KVGroup, ...]
     shape: PageShape
 
@@ -98,6 +99,7 @@ def build_runner(
         context_len=context_len,
         num_q_heads=model_config.num_heads,
         original_context_len=original_context_len(model_config),
+        restart_len=restart_len(model_config),
         groups=groups,
         shape=shape,
     )
@@ -127,6 +129,7 @@ def _load_fallback(
         context_len=context_len,
         num_q_heads=facts.num_q_heads,
         original_context_len=None,
+        restart_len=None,
         groups=groups,
         shape=PageShape(
             num_kv_heads=facts.num_kv_heads,
@@ -161,6 +164,7 @@ def _eager_runner(
             dtype=str(eager.shape.dtype).removeprefix("torch."),
             device=str(device),
             original_context_len=eager.original_context_len,
+            restart_len=eager.restart_len,
         ),
         kv_groups=eager.groups,
         cache=KVCache(

@@ -152,10 +152,16 @@ class InputsBuilder:
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
-def rotated_lens(inputs: StepInputs, table: RowTable) -> torch.Tensor:
+def rotated_lens(inputs: StepInputs, table: RowTable, *, of_all_known: bool) -> torch.Tensor:
     """[T]: the sequence length each token is rotated for where the rotation depends on it: its
-    prompt's for the prompt, for a generated token the length that it makes."""
-    known = np.array([table.info(item.row).num_prompt_tokens for item in inputs.work])
+    prompt's for the prompt, for a generated token the length that it makes.
+
+    of_all_known: for tokens generated before the row was taken too, the length known then.
+    """
+    infos = [table.info(item.row) for item in inputs.work]
+    known = np.array(
+        [info.num_admitted_tokens if of_all_known else info.num_prompt_tokens for info in infos]
+    )
     device = inputs.positions.device
     known_lens = torch.from_numpy(known).to(device)[inputs.token_rows]
     return torch.maximum(known_lens, inputs.positions + 1)

@@ -149,5 +149,8 @@ class ModelRunner:
         )
 
     def _rope_step(self, inputs: StepInputs) -> tuple[RopeStep, ...]:
-        lens = rotated_lens(inputs, self._table) if self._ropes.needs_seq_lens else None
+        lens = None
+        if self._ropes.needs_seq_lens:
+            of_all_known = self._ropes.turns_whole_sequences
+            lens = rotated_lens(inputs, self._table, of_all_known=of_all_known)
         return self._ropes.step(inputs.positions, lens)

@@ -1,8 +1,9 @@
 """cos and sin for the tokens of a step: static tables, or rows made where lengths decide.
 
 With `dynamic` and `longrope` the rotation follows the length of the whole sequence. As in the
-reference, a prompt is rotated for its own length and each generated token for the length it makes.
-Chunks and recomputation change nothing: only the prompt's length and a position are asked for.
+reference, a prompt is rotated for its own length and each generated token for the length it makes;
+chunks and recomputation change nothing. A `longrope` sequence that outgrows the original context is
+computed anew by the scheduler (`EngineInfo.restart_len`), with the rotation of its new length.
 """
 
 import torch
@@ -37,6 +38,11 @@ class RopeTables:
     @property
     def needs_seq_lens(self) -> bool:
         return any(config.depends_on_length for config in self._configs)
+
+    @property
+    def turns_whole_sequences(self) -> bool:
+        """Whether a sequence's length decides the rotation of all its tokens, old ones too."""
+        return any(config.kind == "longrope" for config in self._configs)
 
     def _one(self, idx: int, positions: torch.Tensor, seq_lens: torch.Tensor | None) -> RopeStep:
         config = self._configs[idx]

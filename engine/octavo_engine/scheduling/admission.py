@@ -23,11 +23,24 @@ class DoorLimits:
     """Largest prompt + output of one sequence: the model's context and the pages both allow it."""
     original_context_len: int | None = None
     """See `EngineInfo`."""
+    restart_len: int | None = None
+    """See `EngineInfo`."""
 
-    def rotated_len(self, num_prompt_tokens: int) -> int | None:
-        """The length that a prompt's pages depend on; None when they depend on none."""
+    def rotated_len(self, num_tokens: int) -> int | None:
+        """The length that pages computed from so many known tokens depend on; None: on none."""
         limit = self.original_context_len
-        return num_prompt_tokens if limit is not None and num_prompt_tokens > limit else None
+        if limit is None or num_tokens <= limit:
+            return None
+        # Beyond this one all lengths rotate alike.
+        return num_tokens if self.restart_len is None else self.restart_len + 1
+
+    def outgrows(self, num_before: int, num_now: int) -> bool:
+        """Whether a sequence that grows so has to be computed anew."""
+        return self.restart_len is not None and num_before <= self.restart_len < num_now
+
+    def root(self, spec: EngineRequest, num_tokens: int) -> bytes:
+        """Where the hash chain of a sequence begins that is computed from so many known tokens."""
+        return root_digest(spec.cache_salt, rotated_len=self.rotated_len(num_tokens))
 
 
 def verify_request(spec: EngineRequest, door: DoorLimits) -> None:
@@ -79,7 +92,7 @@ def make_request(
     room = door.max_model_len - num_prompt
     max_len = num_prompt + (room if params.max_tokens is None else min(params.max_tokens, room))
     seed = draw_seed() if params.seed is None else params.seed
-    root = root_digest(spec.cache_salt, rotated_len=door.rotated_len(num_prompt))
+    root = door.root(spec, num_prompt)
     request = Request(spec, num_live=params.n)
     for index in range(params.n):
         is_first = index == 0
@@ -94,6 +107,7 @@ def make_request(
                 max_len=max_len,
                 seed=resolve_seed(seed, index),
                 root=root,
+                num_rotated=num_prompt,
                 state=SequenceState.WAITING if is_first else SequenceState.BLOCKED,
                 prompt_logprobs=[None] if wants_prompt_logprobs else None,
             )

@@ -13,12 +13,25 @@ def admit(state: SchedulerState, step: StepBuild, seq: Sequence) -> bool:
     """Takes the head of the queue into the step; False when its pages are not free yet."""
     if state.running and state.pool.num_free <= watermark(state):
         return False  # at least one new page is always needed: no use in looking for hits
+    _forget_outgrown(state, seq)
     if seq.host_tables:
         return _admit_from_host(state, step, seq)
     parent = _fork_parent(step, seq)
     if parent is not None and _admit_fork(state, step, seq, parent):
         return True
     return _admit_by_prefix(state, step, seq)
+
+
+def _forget_outgrown(state: SchedulerState, seq: Sequence) -> None:
+    """What was computed for a shorter sequence is wrong for this one, and so are its names."""
+    num_known = len(seq.token_ids)
+    if not state.door.outgrows(seq.num_rotated, num_known):
+        return
+    state.release_host(seq, state.last_launched + (1 if state.swap_out else 0))
+    seq.num_rotated = num_known
+    seq.root = state.door.root(seq.request.spec, num_known)
+    seq.chain = []
+    seq.num_computed = 0
 
 
 def watermark(state: SchedulerState) -> int:
@@ -87,7 +100,7 @@ def _note_first_admission(state: SchedulerState, seq: Sequence, num_hit_tokens: 
 def _fork_parent(step: StepBuild, seq: Sequence) -> Sequence | None:
     """The first sequence of the request, when an earlier step has computed its whole prompt."""
     parent = seq.request.sequences[0]
-    is_fresh = seq.index > 0 and not seq.was_admitted
+    is_fresh = seq.index > 0 and not seq.was_admitted and seq.root == parent.root
     has_prompt = not parent.is_prefilling and parent.prompt_step < step.step_id
     return parent if is_fresh and has_prompt and parent.state is SequenceState.RUNNING else None
 

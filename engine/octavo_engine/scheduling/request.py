@@ -41,6 +41,8 @@ class Sequence:
     seed: int
     root: bytes
     """Where its hash chain begins."""
+    num_rotated: int
+    """Known tokens when what it has computed was begun: see `EngineInfo.restart_len`."""
     state: SequenceState = SequenceState.WAITING
     row: int | None = None
     """Its row in the runner's table while RUNNING."""

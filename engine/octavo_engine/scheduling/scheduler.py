@@ -38,7 +38,7 @@ class Scheduler:
         draw_seed: Callable[[], int],
     ) -> None:
         host_pool = BlockPool(num_host_blocks) if num_host_blocks > 1 else None
-        self.state = SchedulerState(tables, host_pool, limits.max_num_seqs)
+        self.state = SchedulerState(tables, host_pool, limits.max_num_seqs, door)
         self._limits = limits
         self._door = door
         self._draw_seed = draw_seed
@@ -148,6 +148,9 @@ class Scheduler:
         if not _decodes_next(seq):
             return
         start = seq.num_computed
+        if self._door.outgrows(seq.num_rotated, start + 1):
+            self.state.preempt(seq)  # its admission computes it anew
+            return
         if start < seq.capacity_tokens or self._grow(step, seq, start + 1) > start:
             step.add_decode(seq)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from octavo_engine.batch import BlockCopy
 from octavo_engine.messages import FinishReason, RequestDelta
+from octavo_engine.scheduling.admission import DoorLimits
 from octavo_engine.scheduling.block_tables import BlockTables
 from octavo_engine.scheduling.blocks import BlockPool
 from octavo_engine.scheduling.frees import DeferredFrees
@@ -48,8 +49,11 @@ class Counters:
 
 
 class SchedulerState:
-    def __init__(self, tables: BlockTables, host_pool: BlockPool | None, num_rows: int) -> None:
+    def __init__(
+        self, tables: BlockTables, host_pool: BlockPool | None, num_rows: int, door: DoorLimits
+    ) -> None:
         self.tables = tables
+        self.door = door
         self.pool = tables.pool
         self.frees = DeferredFrees(tables.pool)
         self.host_pool = host_pool
