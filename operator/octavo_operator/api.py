@@ -28,9 +28,44 @@ class _Part(BaseModel):
     )
 
 
+class SecretRef(_Part):
+    name: str
+
+
+class EmptyDirCache(_Part):
+    size_limit: str | int | None = None
+
+
+class NewClaim(_Part):
+    size: str | int
+    storage_class_name: str | None = None
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
+
+
+class CacheSpec(_Part):
+    """One of them."""
+
+    empty_dir: EmptyDirCache | None = None
+    claim_name: str | None = None
+    new_claim: NewClaim | None = None
+    host_path: str | None = None
+
+    def volume(self, service_name: str) -> dict[str, Any]:
+        """As in a pod, without the volume's name."""
+        if self.host_path is not None:
+            return {"hostPath": {"path": self.host_path, "type": "Directory"}}
+        if self.claim_name is not None or self.new_claim is not None:
+            return {"persistentVolumeClaim": {"claimName": self.claim_name or service_name}}
+        limit = None if self.empty_dir is None else self.empty_dir.size_limit
+        return {"emptyDir": {} if limit is None else {"sizeLimit": limit}}
+
+
 class ModelSpec(_Part):
     uri: str
     served_name: str | None = None
+    secret_ref: SecretRef | None = None
+    cache: CacheSpec | None = None
+    refresh: str | None = None
 
 
 class EnvVar(_Part):
@@ -55,6 +90,10 @@ class EngineSpec(_Part):
     prefix_caching: bool = True
     swap_space_gib: float | None = Field(default=None, alias="swapSpaceGiB")
     target_itl_ms: float | None = None
+    tool_parser: (
+        Literal["auto", "none", "hermes", "qwen", "llama3_json", "mistral", "json"] | None
+    ) = None
+    reasoning_parser: Literal["auto", "none", "think", "bracket-think"] | None = None
     extra_args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()
 
@@ -171,6 +210,11 @@ class InferenceService:
         return self.spec.model.served_name or self.name
 
     @property
+    def new_claim(self) -> NewClaim | None:
+        cache = self.spec.model.cache
+        return None if cache is None else cache.new_claim
+
+    @property
     def accelerator_count(self) -> int:
         """How many accelerators a replica's pod asks for; 0 on the CPU."""
         if self.spec.accelerator.resource_name == NO_ACCELERATOR:
@@ -191,8 +235,13 @@ def parse(body: Mapping[str, Any]) -> InferenceService:
         uid=metadata["uid"],
         generation=metadata["generation"],
         spec=spec,
-        model_source=model_source.parse(spec.model.uri),
+        model_source=_model_source(spec.model, metadata["name"]),
     )
+
+
+def _model_source(model: ModelSpec, service_name: str) -> model_source.ModelSource:
+    cache = None if model.cache is None else model.cache.volume(service_name)
+    return model_source.parse(model.uri, cache, model.refresh or "")
 
 
 def _sentence(error: ValidationError) -> str:

@@ -13,10 +13,13 @@ from octavo_operator.child import child, labels, selector
 from octavo_operator.config import EngineDefaults
 from octavo_operator.kinds import (
     APPLIED_ANNOTATION,
+    CHILD_KINDS,
     DEPLOYMENT,
+    PERSISTENT_VOLUME_CLAIM,
     SERVICE,
     SERVICE_ACCOUNT,
     SERVICE_LABEL,
+    Kind,
     Manifest,
 )
 from octavo_operator.pod_template import pod_template
@@ -33,11 +36,18 @@ def wanted(
         for manifest in (
             _service_account(service),
             _service(service),
+            *_claims(service),
             policies.disruption_budget(service),
             policies.network_policy(service, operator_namespace),
             _deployment(service, replicas, defaults),
         )
     )
+
+
+def kinds(service: InferenceService) -> tuple[Kind, ...]:
+    """Of what `wanted` gives."""
+    has_claim = service.new_claim is not None
+    return tuple(kind for kind in CHILD_KINDS if kind != PERSISTENT_VOLUME_CLAIM or has_claim)
 
 
 def label_selector(name: str) -> str:
@@ -65,6 +75,20 @@ def _service(service: InferenceService) -> Manifest:
             ],
         },
     }
+
+
+def _claims(service: InferenceService) -> tuple[Manifest, ...]:
+    """The cache that is made by us; it goes with its service."""
+    claim = service.new_claim
+    if claim is None:
+        return ()
+    spec: Manifest = {
+        "accessModes": [claim.access_mode],
+        "resources": {"requests": {"storage": str(claim.size)}},
+    }
+    if claim.storage_class_name is not None:
+        spec["storageClassName"] = claim.storage_class_name
+    return ({**child(service, PERSISTENT_VOLUME_CLAIM), "spec": spec},)
 
 
 def _deployment(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:

@@ -4,6 +4,7 @@ Knows the option names of the engine's command line and nothing else of the engi
 """
 
 from octavo_operator.api import InferenceService
+from octavo_operator.model_source import Fetched
 
 ENGINE_PORT = 8000
 API_KEYS_FOLDER = "/etc/octavo/api-keys"
@@ -22,6 +23,8 @@ _OPTIONS = (
     ("block_size", "--block-size"),
     ("swap_space_gib", "--swap-space-gib"),
     ("target_itl_ms", "--target-itl-ms"),
+    ("tool_parser", "--tool-parser"),
+    ("reasoning_parser", "--reasoning-parser"),
 )
 """Field of EngineSpec -> option; a field that is None is left to the engine."""
 
@@ -53,3 +56,11 @@ def serve_args(service: InferenceService, device_with_accelerator: str) -> list[
         "--log-format=json",
     ]
     return args + list(engine.extra_args)
+
+
+def fetch_args(source: Fetched, secret_folder: str | None) -> list[str]:
+    """The arguments after `octavo` of the init container, beginning with `fetch URI`."""
+    args = ["fetch", source.uri, f"--to={source.folder}"]
+    if secret_folder is not None:
+        args.append(f"--secret-dir={secret_folder}")
+    return [*args, "--termination-log", TERMINATION_LOG, "--log-format=json"]

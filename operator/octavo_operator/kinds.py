@@ -45,6 +45,7 @@ INFERENCE_SERVICE = Kind(f"{GROUP}/{VERSION}", "InferenceService", "inferenceser
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 SERVICE = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
+PERSISTENT_VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD = Kind("v1", "Pod", "pods")
@@ -52,8 +53,15 @@ REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
-CHILD_KINDS = (SERVICE_ACCOUNT, SERVICE, POD_DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT)
-"""What the operator applies for a service, in that order."""
+CHILD_KINDS = (
+    SERVICE_ACCOUNT,
+    SERVICE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD_DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    DEPLOYMENT,
+)
+"""What the operator applies for a service, in that order; a claim only where one is wanted."""
 WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, REPLICA_SET, POD)
 
 

@@ -89,8 +89,11 @@ def waiting_for(pod: Pod) -> str:
     """What a pod without trouble is waiting for; a few words."""
     if condition(pod, "PodScheduled").get("status") != "True":
         return "waits for a node"
-    if any(status.get("started") for status in containers(pod)):
+    if any(status.get("started") for status in pod.get("status", {}).get("containerStatuses", [])):
         return "begins to answer"
+    fetching = pod.get("status", {}).get("initContainerStatuses", [])
+    if any("running" in status.get("state", {}) for status in fetching):
+        return "fetches its model"
     if any("running" in status.get("state", {}) for status in containers(pod)):
         return "loads its model"
     return "starts its container"

@@ -7,7 +7,9 @@ from octavo_operator import deadlines, merge
 from octavo_operator.api import InferenceService
 from octavo_operator.config import EngineDefaults
 from octavo_operator.engine_args import ENGINE_PORT, TERMINATION_LOG, serve_args
+from octavo_operator.fetch_container import fetch_container, with_engines_overlay
 from octavo_operator.kinds import Manifest
+from octavo_operator.model_source import Fetched
 from octavo_operator.pod_volumes import mounts, volumes
 
 CONTAINER_NAME = "engine"
@@ -28,13 +30,20 @@ def pod_template(
         },
         "spec": _pod_spec(service, defaults),
     }
-    own = service.spec.pod_template.model_dump(exclude_defaults=True)
-    return merge.overlay(merge.overlay(base, defaults.pod_overlay), own)
+    template = base
+    for over in (
+        defaults.pod_overlay,
+        service.spec.pod_template.model_dump(exclude_defaults=True),
+    ):
+        template = merge.overlay(template, over)
+        template = with_engines_overlay(template, over, CONTAINER_NAME)
+    return template
 
 
 def _pod_spec(service: InferenceService, defaults: EngineDefaults) -> Manifest:
     spec = service.spec
     drain_s = spec.rollout.drain_seconds
+    engine = _container(service, defaults)
     pod: Manifest = {
         "serviceAccountName": service.name,
         "automountServiceAccountToken": False,
@@ -48,10 +57,16 @@ def _pod_spec(service: InferenceService, defaults: EngineDefaults) -> Manifest:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(service, defaults)],
+        "containers": [engine],
         "volumes": volumes(service),
         **_placement(service),
     }
+    source = service.model_source
+    if isinstance(source, Fetched):
+        resources = _resources(service, with_accelerator=False)
+        pod["initContainers"] = [fetch_container(service, engine, source, resources)]
+    elif spec.model.secret_ref is not None:  # the node pulls the model's image with it
+        pod["imagePullSecrets"] = [{"name": spec.model.secret_ref.name}]
     return pod
 
 
@@ -134,11 +149,11 @@ def _env(service: InferenceService) -> list[Manifest]:
     return [env for env in own if env["name"] not in names] + given
 
 
-def _resources(service: InferenceService) -> Manifest:
+def _resources(service: InferenceService, *, with_accelerator: bool = True) -> Manifest:
     resources: Manifest = {}
     requests: Manifest = dict(service.spec.resources.requests)
     limits: Manifest = dict(service.spec.resources.limits)
-    if service.accelerator_count:
+    if service.accelerator_count and with_accelerator:
         name = service.spec.accelerator.resource_name
         requests[name] = limits[name] = str(service.accelerator_count)
     if requests:

@@ -2,7 +2,9 @@
 
 from octavo_operator.api import InferenceService
 from octavo_operator.engine_args import API_KEYS_FILE, API_KEYS_FOLDER
+from octavo_operator.fetch_container import SECRET_VOLUME
 from octavo_operator.kinds import Manifest
+from octavo_operator.model_source import Fetched
 
 _API_KEYS = "api-keys"
 
@@ -12,6 +14,9 @@ def volumes(service: InferenceService) -> list[Manifest]:
     if service.accelerator_count > 1:
         # Ranks talk through shared memory; a container's own /dev/shm holds only 64 MiB.
         found.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    secret = service.spec.model.secret_ref
+    if secret is not None and isinstance(service.model_source, Fetched):
+        found.append({"name": SECRET_VOLUME, "secret": {"secretName": secret.name}})
     if service.spec.auth is not None:
         reference = service.spec.auth.api_keys_secret_ref
         items = [{"key": reference.key, "path": API_KEYS_FILE}]

@@ -31,7 +31,7 @@ from octavo_operator.config import EngineDefaults
 from octavo_operator.errors import ApiRejected, InvalidService
 from octavo_operator.events import EventWriter
 from octavo_operator.facts import Problem
-from octavo_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Manifest, kind_of
+from octavo_operator.kinds import INFERENCE_SERVICE, Manifest, kind_of
 from octavo_operator.metrics import Metrics
 from octavo_operator.reasons import Reason
 from octavo_operator.scaling import Autoscaler, Scale
@@ -127,7 +127,7 @@ class Reconciler:
     async def _observe(self, service: InferenceService) -> Snapshot:
         """From the cache; what it lacks is asked for, since a foreign object lacks our labels."""
         snapshot = self.cache.snapshot((service.namespace, service.name))
-        for kind in CHILD_KINDS:
+        for kind in children.kinds(service):
             if snapshot.child(kind) is None:
                 found = await self.cluster.get(kind, service.namespace, service.name)
                 if found is not None:

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from octavo_engine.cli.main import app
 from octavo_engine.cli.termination import Termination, TerminationReason, encode
 from octavo_engine.messages import EngineStats
-from octavo_engine.server.metrics import ServerMetrics
+from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_operator import api, engine_args, pod_causes, samples
 from octavo_operator.autoscale import ReplicaLoad
 
@@ -41,6 +41,8 @@ ALL_FIELDS = {
     "blockSize": 32,
     "swapSpaceGiB": 4,
     "targetItlMs": 30,
+    "toolParser": "hermes",
+    "reasoningParser": "think",
 }
 """Each with a value that is not the engine's default; read back below."""
 AUTH = {"apiKeysSecretRef": {"name": "keys"}}

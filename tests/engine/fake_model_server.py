@@ -133,10 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hub_file(self, name: str, revision: str, path: str) -> None:
         file = self.server.folder / name / path
+        host = self.headers["Host"]
         if revision != COMMIT:
             self._json(404, {"error": f"asked for {revision}, which may have moved since"})
         elif file.is_file() and file.stat().st_size >= LFS_BYTES:
-            self._answer(302, b"", {"Location": f"{self.server.url}/cdn/{name}/{path}"})
+            self._answer(302, b"", {"Location": f"http://{host}/cdn/{name}/{path}"})
         else:
             self._file(f"{name}/{path}")
 

@@ -34,7 +34,17 @@ def pod(body, defaults):
     return deployment(body, defaults)["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize("name", ["01-minimal", "02-cpu", "03-tensor-parallel"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "01-minimal",
+        "02-cpu",
+        "03-tensor-parallel",
+        "05-guarded",
+        "06-hugging-face",
+        "11-image",
+    ],
+)
 def test_the_manifests_of_the_examples(examples, engine_defaults, name):
     example = examples[f"{name}.yaml"]
     metadata = {"namespace": "team", "uid": "uid-1", "generation": 1, **example["metadata"]}

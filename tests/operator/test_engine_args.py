@@ -44,6 +44,8 @@ def test_a_minimal_service_sets_only_what_has_a_default(service_body):
         ("prefixCaching", False, "--no-prefix-caching"),
         ("swapSpaceGiB", 4, "--swap-space-gib=4.0"),
         ("targetItlMs", 30, "--target-itl-ms=30.0"),
+        ("toolParser", "hermes", "--tool-parser=hermes"),
+        ("reasoningParser", "think", "--reasoning-parser=think"),
         ("extraArgs", ["--max-body-mib=8"], "--max-body-mib=8"),
     ],
 )
@@ -54,6 +56,7 @@ def test_a_field_becomes_its_option(service_body, field, value, option):
 def test_every_engine_field_is_passed_on(service_body):
     elsewhere = {"env"}  # goes into the pod's environment
     values = {"quantization": "awq", "dtype": "float16", "prefixCaching": False}
+    values |= {"toolParser": "hermes", "reasoningParser": "think"}
     plain = args(service_body())
     for name, field in api.EngineSpec.model_fields.items():
         alias = field.alias or name

@@ -110,7 +110,7 @@ async def test_an_unknown_service_is_gone(reconciler):
 async def test_a_spec_that_cannot_be_carried_out_is_told(
     reconciler, put, fake_cluster, service_body
 ):
-    put(service_body({"model": {"uri": "hf://org/name"}}))
+    put(service_body({"model": {"uri": "ftp://org/name"}}))
 
     assert await reconciler.reconcile(KEY) == "rejected"
     accepted = condition(fake_cluster, "Accepted")
@@ -245,7 +245,7 @@ async def test_a_pod_that_has_just_come_to_its_node_costs_no_call(
 async def test_transitions_are_told_by_events_after_the_status(
     reconciler, put, fake_cluster, service_body
 ):
-    put(service_body({"model": {"uri": "hf://org/name"}}))
+    put(service_body({"model": {"uri": "ftp://org/name"}}))
 
     await reconciler.reconcile(KEY)
 

@@ -26,10 +26,9 @@ WRONG_SPECS = {
         'unknown field "spec.engine.tensorParalelSize"',
     ),
     "wrong type": ({"replicas": "two"}, 'spec.replicas in body must be of type integer: "string"'),
-    "hub uri": (
-        {"model": {"uri": "hf://org/name"}},
-        "uri must begin with file:// (a path on the node) or pvc:// (claim and path); "
-        "other schemes are not served yet",
+    "unknown scheme": (
+        {"model": {"uri": "ftp://org/name"}},
+        "uri must begin with hf://, modelscope://, s3://, gs://, https://, oci://, pvc:// or file",
     ),
     "relative path": (
         {"model": {"uri": "file://models/a"}},
@@ -163,6 +162,56 @@ WRONG_SPECS = {
     ),
     "negative replicas": ({"replicas": -1}, "replicas must be between 0 and 512"),
     "too many replicas": ({"replicas": 513}, "replicas must be between 0 and 512"),
+    "a hub's model without its owner": (
+        {"model": {"uri": "hf://name"}},
+        "uri with hf:// or modelscope:// must be org/name, org/name@revision",
+    ),
+    "a hub's folder": (
+        {"model": {"uri": "modelscope://org/name/folder"}},
+        "uri with hf:// or modelscope:// must be org/name, org/name@revision",
+    ),
+    "bucket": (
+        {"model": {"uri": "s3://Bucket/a"}},
+        "uri with s3:// or gs:// must name a bucket and a path in it",
+    ),
+    "a user in an address": (
+        {"model": {"uri": "https://user:key@host/a"}},
+        "uri with https:// must hold host and path, without user, query or fragment",
+    ),
+    "no image": ({"model": {"uri": "oci:///a"}}, "uri with oci:// must name an image"),
+    "cache without fetching": (
+        {"model": {"uri": "pvc://a/b", "cache": {"emptyDir": {}}}},
+        "cache has no meaning with file://, pvc:// and oci://",
+    ),
+    "refresh without fetching": (
+        {"model": {"uri": "file:///a", "refresh": "1"}},
+        "refresh has no meaning with file://, pvc:// and oci://",
+    ),
+    "secret without fetching": (
+        {"model": {"uri": "file:///a", "secretRef": {"name": "a"}}},
+        "secretRef has no meaning with file:// and pvc://",
+    ),
+    "secret by a wrong name": (
+        {"model": {"uri": "hf://a/b", "secretRef": {"name": "A"}}},
+        "name must be the name of a Secret of this namespace",
+    ),
+    "two caches": (
+        {"model": {"uri": "hf://a/b", "cache": {"emptyDir": {}, "claimName": "a"}}},
+        "cache must be exactly one of emptyDir, claimName, newClaim and hostPath",
+    ),
+    "no cache": (
+        {"model": {"uri": "hf://a/b", "cache": {}}},
+        "cache must be exactly one of emptyDir, claimName, newClaim and hostPath",
+    ),
+    "claim of a cache": (
+        {"model": {"uri": "hf://a/b", "cache": {"claimName": "A b"}}},
+        "claimName must be the name of a PersistentVolumeClaim of this namespace",
+    ),
+    "cache on the node": (
+        {"model": {"uri": "hf://a/b", "cache": {"hostPath": "/a/../b"}}},
+        "hostPath must be an absolute path other than /, without '..' segments",
+    ),
+    "tool parser": ({"engine": {"toolParser": "x"}}, 'supported values: "auto", "none"'),
     "auth without a Secret": ({"auth": {}}, "spec.auth.apiKeysSecretRef: Required value"),
     "auth by a wrong name": (
         {"auth": {"apiKeysSecretRef": {"name": "A_B"}}},
@@ -273,6 +322,34 @@ def test_the_served_name_cannot_change(kubectl):
 
     sentence = "servedName is immutable, since clients address the model by it"
     assert sentence in refusal(kubectl, body)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"size": "5Gi"}, "size can only grow, as in the claim"),
+        ({"storageClassName": "slow"}, "storageClassName is immutable, as it is in the claim"),
+        ({"accessMode": "ReadWriteMany"}, "accessMode is immutable, as it is in the claim"),
+    ],
+)
+def test_a_claim_of_ours_can_only_grow(kubectl, change, sentence):
+    def body(**more):
+        claim = {"size": "10Gi", "storageClassName": "fast", **more}
+        model = {"uri": "hf://org/name", "cache": {"newClaim": claim}}
+        return changed(RIGHT, {"spec": {"model": model}})
+
+    kubectl.apply(body())
+    assert sentence in refusal(kubectl, body(**change))
+    kubectl.apply(body(size="11Gi"))
+
+
+def test_a_claim_of_ours_cannot_be_taken_away(kubectl):
+    model = {"uri": "hf://org/name", "cache": {"newClaim": {"size": "1Gi"}}}
+    kubectl.apply(changed(RIGHT, {"spec": {"model": model}}))
+    model = {"uri": "hf://org/name", "cache": {"newClaim": None, "claimName": "other"}}
+
+    sentence = "newClaim cannot be added or taken away"
+    assert sentence in refusal(kubectl, changed(RIGHT, {"spec": {"model": model}}))
 
 
 def test_scaling_is_checked_by_the_same_rule(kubectl):
