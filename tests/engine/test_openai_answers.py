@@ -342,3 +342,14 @@ async def test_every_served_name_answers() -> None:
     async with serving(EchoEngine(always("a"))) as client:
         answer = await client.complete(model="alias")
     assert answer["model"] == "alias"
+
+
+async def test_an_assistants_refusal_can_be_sent_back() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "I will not"}]
+    engine = EchoEngine(always("x"))
+    async with serving(engine) as client:
+        messages = [{"role": "assistant", "content": parts}, {"role": "user", "content": "why"}]
+        await client.ok("/v1/chat/completions", {"model": "echo", "messages": messages})
+    assert b"assistant:a\nI will not" in bytes(
+        i for i in engine.requests[0].prompt_token_ids if i < 256
+    )

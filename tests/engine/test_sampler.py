@@ -226,3 +226,23 @@ def test_processed_logprobs_are_after_bias_and_temperature(bench: Bench) -> None
     assert position.chosen.logprob == pytest.approx(
         float((changed / 0.5).log_softmax(-1)[9]), abs=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"top_k": 2**62}, None),
+        ({"top_p": 5e-324}, 7),
+        ({"min_p": 5e-324}, None),
+        ({"temperature": 1e-300}, 7),
+        ({"temperature": 100.0, "min_p": 1.0}, 7),
+    ],
+)
+def test_extreme_values_are_followed_and_break_nothing(
+    bench: Bench, params: dict[str, Any], expected: int | None
+) -> None:
+    """`expected`: the only token that they leave; None: any may come."""
+    work = bench.admit(0, [1, 2], **{"temperature": 1.0, **params})
+    (token,) = bench.draw(falling(top=[7, 3]), [work])
+    assert 0 <= token < VOCAB_SIZE
+    assert expected in (None, token)

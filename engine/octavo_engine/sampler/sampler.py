@@ -17,6 +17,8 @@ from octavo_engine.sampler.structured import GrammarWork, StructuredRows, forbid
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors
 
+_INT32_MAX = 2**31 - 1
+
 if TYPE_CHECKING:
     from octavo_engine.structured.compiler import GrammarCompiler
 
@@ -133,7 +135,7 @@ class Sampler:
 
         return SamplingTensors(
             temperature=floats([p.temperature for p in params]),
-            top_k=ints([p.top_k for p in params], torch.int32),
+            top_k=ints([min(p.top_k, _INT32_MAX) for p in params], torch.int32),
             top_p=floats([p.top_p for p in params]),
             min_p=floats([p.min_p for p in params]),
             seeds=ints([signed_64(item.info.seed) for item in work], torch.int64),

@@ -69,9 +69,10 @@ def _template_message(
 
 
 def _text(content: str | Sequence[Mapping[str, str]] | None) -> str:
+    """Parts are texts, or refusals that an assistant has given before."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(part["text"] for part in content)
+    return "\n".join(part["text" if part["type"] == "text" else "refusal"] for part in content)
 
 
 def _tool_call(call: Mapping[str, Any], param: str) -> dict[str, Any]:
