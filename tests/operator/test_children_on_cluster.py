@@ -95,8 +95,10 @@ def test_deleting_leaves_nothing(operator, kubectl, cascade):
 
 
 def test_deleting_needs_no_operator(operator, kubectl):
-    kubectl.apply(service())
+    cache = {"newClaim": {"size": "1Mi"}}
+    kubectl.apply(service(model={"uri": "hf://org/name", "cache": cache}))
     wait_for_pods(kubectl, 1)
+    assert kubectl.get("pvc", "chat")["spec"]["accessModes"] == ["ReadWriteOnce"]
     operator.kill()
 
     kubectl("delete", "osvc", "chat", "--timeout=30s")

@@ -115,7 +115,7 @@ async def test_a_spec_that_cannot_be_carried_out_is_told(
     assert await reconciler.reconcile(KEY) == "rejected"
     accepted = condition(fake_cluster, "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "InvalidModelUri")
-    assert "'hf://org/name'" in accepted["message"]
+    assert "'ftp://org/name'" in accepted["message"]
     assert calls_of_weight(fake_cluster) == ["status InferenceService"]
 
 

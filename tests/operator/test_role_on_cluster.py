@@ -68,6 +68,7 @@ def install(request, api_server, kubectl, tmp_path):
 def test_the_role_is_what_is_used_and_no_more(install):
     kubectl = install.kubectl
     make_ready(kubectl)
+    make_one_with_a_claim(kubectl)
     kubectl("delete", "service", "chat")
     kubectl.wait_until("back", lambda: kubectl.tried("get", "service", "chat").returncode == 0)
     flap(kubectl)
@@ -100,6 +101,12 @@ def test_blocking_the_owners_deletion_needs_its_right(install):
     kubectl.apply(service())
 
     kubectl.wait_until("refused", has_reason(kubectl, "ApplyRejected"))
+
+
+def make_one_with_a_claim(kubectl):
+    model = {"uri": "hf://org/name", "cache": {"newClaim": {"size": "1Mi"}}}
+    kubectl.apply(service("fetched", model=model))
+    kubectl.wait_until("a claim", lambda: not kubectl.tried("get", "pvc", "fetched").returncode)
 
 
 def flap(kubectl):
