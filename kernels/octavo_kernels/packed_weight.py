@@ -19,8 +19,8 @@ PackedKind = Literal["int4", "int8", "fp8"]
 WORD_BITS = 16
 PLANE_INPUTS = 64
 INT4_ZERO = 8
-MAX_TILES = 8192
-"""Tiles of one split product."""
+MAX_TILES = 1024
+"""Tiles of one split product: products of more tiles fill every GPU without being split."""
 
 
 @dataclass(frozen=True, kw_only=True)

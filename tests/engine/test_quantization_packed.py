@@ -40,6 +40,8 @@ EXACT = [
     "llama-gptq-int8-g128-sym",
     "phi3-gptq-int4-g64-sym",
     "qwen2-awq-int4-g64-asym",
+    "qwen3moe-gptq-int4-g64-sym",
+    "mixtral-fp8-dynamic",
 ]
 GPTQ = GptqFormat(bits=4, group_size=128, is_symmetric=True, uses_act_order=True, zero_offset=1)
 

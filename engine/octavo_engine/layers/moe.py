@@ -6,17 +6,20 @@ Checkpoints store experts in three layouts:
   interleaved  mlp.experts.{gate_up_proj,down_proj} [E, in, out] with biases, gate and up taking
                turns; router mlp.router with bias
 In memory all are gate_up [E, 2I, H] and down [E, H, I]; gate comes first but in `interleaved`.
+Experts that stay quantised are layers of their own instead.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
 
-from octavo_engine.layers.linear import Build, matrix_slot
+from octavo_engine.layers.linear import Build, LinearLayer, Part, make_linear, matrix_slot
 from octavo_engine.layers.mlp import GATED
 from octavo_engine.loading.slots import Slot, copy_into, copy_transposed_into
 from octavo_engine.model_config import ModelConfig, MoeConfig
+from octavo_engine.quantization.products import PackedLinear
 
 EXPERT_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
@@ -35,6 +38,9 @@ class MoeBlock:
         has_bias = moe.layout == "interleaved"
         self.router = build.empty(num, hidden)
         self.router_bias = build.empty(num) if has_bias else None
+        self._quantized = self._quantized_experts(build)
+        if self._quantized:
+            num = 0
         self.gate_up = build.empty(num, 2 * inner, hidden)
         self.down = build.empty(num, hidden, inner)
         self.gate_up_bias = build.empty(num, 2 * inner) if has_bias else None
@@ -42,8 +48,31 @@ class MoeBlock:
         self._roundings = [
             (build.input_rounding(modules[:2]), build.input_rounding(modules[2:]))
             for modules in self._expert_modules()
+            if not self._quantized
         ]
         """For each expert, of the inputs of gate_up and of down; none where all are one tensor."""
+
+    def _quantized_experts(self, build: Build) -> list[tuple[LinearLayer, LinearLayer]]:
+        """Each expert's (gate_up, down), where all of them stay quantised."""
+        if not build.keeps_quantized or build.quantization is None:
+            return []
+        hidden, inner = self._config.hidden_size, self._moe.intermediate_size
+        # On no device until it is known that they are wanted.
+        for device in (torch.device("meta"), build.device):
+            made = replace(build, device=device)
+            experts = [
+                (
+                    make_linear(
+                        [Part(gate, inner), Part(up, inner)], hidden, has_bias=False, build=made
+                    ),
+                    make_linear([Part(down, hidden)], inner, has_bias=False, build=made),
+                )
+                for gate, up, down in self._expert_modules()
+            ]
+            layers = [layer for expert in experts for layer in expert]
+            if not all(isinstance(layer, PackedLinear) for layer in layers):
+                return []
+        return experts
 
     def slots(self) -> Iterator[Slot]:
         yield _whole(f"{self._router_name}.weight", self.router)
@@ -65,6 +94,11 @@ class MoeBlock:
         ]
 
     def _expert_slots(self) -> Iterator[Slot]:
+        if self._quantized:
+            for layers in self._quantized:
+                for layer in layers:
+                    yield from layer.slots()
+            return
         inner = self._moe.intermediate_size
         for expert, (gate, up, down) in enumerate(self._expert_modules()):
             yield matrix_slot(gate, self.gate_up[expert, :inner])
@@ -87,7 +121,9 @@ class MoeBlock:
         yield _whole(f"{self._experts_name}.down_proj_bias", self.down_bias)
 
     def finish(self) -> None:
-        """Nothing to repack."""
+        for layers in self._quantized:
+            for layer in layers:
+                layer.finish()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x[T, hidden_size] -> [T, hidden_size]."""
@@ -120,6 +156,9 @@ class MoeBlock:
         return (weights if self._moe.keeps_float_weights else weights.to(x.dtype)), chosen
 
     def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        if self._quantized:
+            gate_up, down = self._quantized[expert]
+            return down(self._activate(gate_up(x)))
         gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
         down_bias = None if self.down_bias is None else self.down_bias[expert]
         round_x, round_inner = self._roundings[expert] if self._roundings else (None, None)
