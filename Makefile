@@ -127,3 +127,12 @@ bench-operator: preflight-cluster setup ## 500 services on a real API server: ti
 .PHONY: fuzz-server
 fuzz-server: setup ## 5,000 requests made up from the OpenAPI document; minutes, for the night
 	OCTAVO_FUZZ_CASES=5000 $(BIN)/python -m pytest tests/engine/test_server_fuzz.py $(PYTEST_ARGS)
+
+.PHONY: storm-server
+storm-server: setup ## 200 streams over SmolLM2 on this CPU, clients that leave: what stays, who waits
+	$(BIN)/python -m tests.bench.server.storm --core-process
+
+.PHONY: bench-server
+bench-server: setup ## Tokens/s that one API process streams to 256 clients when tokens cost nothing
+	$(BIN)/python -m tests.bench.server.throughput --step-ms 0
+	$(BIN)/python -m tests.bench.server.throughput --step-ms 15

@@ -189,3 +189,30 @@ async def test_engine_that_dies_under_a_request_answers_503_without_internals() 
         response = await client.http.post(CHAT, json=chat_body())
     assert response.status_code == 503
     assert "retry-after" in response.headers
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nX-A: ", b"GET /"])
+async def test_request_head_that_never_ends_is_cut_off(head: bytes) -> None:
+    async with process(EchoEngine(always("x"))) as server:
+        await server.until_status("/readyz", 200)
+        host, port = server.http.base_url.host, server.http.base_url.port
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(head)
+        for _ in range(64):
+            writer.write(b"a" * 4096)
+            await asyncio.sleep(0)
+        try:
+            answer = await asyncio.wait_for(reader.read(), 20)
+        except ConnectionResetError:  # it came while we still wrote
+            answer = b""
+        writer.close()
+        assert (await server.http.get("/livez")).status_code == 200
+    assert answer.startswith(b"HTTP/1.1 400") or answer == b""
+
+
+async def test_body_larger_than_the_heads_limit_is_read() -> None:
+    async with process(EchoEngine(always("x"), max_model_len=300_000)) as server:
+        await server.until_status("/readyz", 200)
+        body = {"model": "echo", "prompt": "a" * 200_000, "max_tokens": 2}
+        for _ in range(2):  # the second on the same connection
+            assert (await server.http.post("/v1/completions", json=body)).status_code == 200

@@ -1,6 +1,5 @@
 """`octavo serve`: the server's own options, and what the process does with them."""
 
-import asyncio
 import os
 import sys
 import time
@@ -123,13 +122,14 @@ def _run_server(
     config: EngineConfig, settings: ServerSettings, termination_log: Path | None
 ) -> int:
     """Serves until told to stop; returns the exit code. A failure leaves its last words."""
+    from octavo_engine.server.loop import run_on_fast_loop
     from octavo_engine.server.run import serve as serve_until_stopped
 
     def load(state: "ServerState") -> "Loaded":
         return load_model(config, state)
 
     try:
-        asyncio.run(serve_until_stopped(settings, load))
+        run_on_fast_loop(serve_until_stopped(settings, load))
     except Exception as error:
         termination = explain(error)
         typer.echo(f"octavo: {termination.message}", err=True)

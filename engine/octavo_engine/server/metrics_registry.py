@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from octavo_engine.messages import STEP_TOKENS_BOUNDS, EngineInfo, EngineStats
 from octavo_engine.server import metrics as schema
 from octavo_engine.server.gpu import GpuReading
+from octavo_engine.server.histogram import FastHistogram
 from octavo_engine.server.metric_spec import COMMON_LABELS, MetricSpec
 
 M = TypeVar("M", Gauge, Counter)
@@ -44,6 +45,8 @@ class ServerMetrics:
         self._label_values = (model_name, "0")
         self.registry.register(_CoreCollector(read_core, prefix, self._label_values))
         self.registry.register(_GpuCollector(read_gpus, prefix, self._label_values))
+        self._histograms: list[FastHistogram] = []
+        self.registry.register(_HistogramCollector(self._histograms))
 
         self.time_to_first_token_s = self._histogram(schema.TTFT)
         self.inter_token_latency_s = self._histogram(schema.ITL)
@@ -95,11 +98,23 @@ class ServerMetrics:
     def _bound(self, metric: M) -> M:
         return metric.labels(*self._label_values)
 
-    def _histogram(self, spec: MetricSpec) -> Histogram:
+    def _histogram(self, spec: MetricSpec) -> FastHistogram:
+        labels = dict(zip(spec.all_labels, self._label_values, strict=True))
         name = spec.full_name(self._prefix)
-        labels, buckets = spec.all_labels, spec.buckets
-        metric = Histogram(name, spec.help, labels, buckets=buckets, registry=self.registry)
-        return metric.labels(*self._label_values)
+        histogram = FastHistogram(name, spec.help, labels, spec.buckets)
+        self._histograms.append(histogram)
+        return histogram
+
+
+class _HistogramCollector(Collector):
+    def __init__(self, histograms: Sequence[FastHistogram]) -> None:
+        self._histograms = histograms
+
+    def collect(self) -> Iterator[Metric]:
+        return (histogram.family() for histogram in self._histograms)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
 
 
 class _CoreCollector(Collector):

@@ -25,9 +25,8 @@ class RequestTimes:
         self._num_tokens += len(delta.token_ids)
         last_s, self._last_token_s[delta.index] = self._last_token_s[delta.index], now_s
         if last_s is not None:
-            gap_s = (now_s - last_s) / len(delta.token_ids)
-            for _ in delta.token_ids:
-                self._metrics.inter_token_latency_s.observe(gap_s)
+            num_tokens = len(delta.token_ids)
+            self._metrics.inter_token_latency_s.observe((now_s - last_s) / num_tokens, num_tokens)
         elif self._first_token_s is None:
             self._first_token_s = now_s
             self._metrics.time_to_first_token_s.observe(now_s - self._request.arrival_time_s)

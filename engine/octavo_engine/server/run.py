@@ -18,6 +18,7 @@ import uvicorn
 
 from octavo_engine.errors import EngineDead, EngineStalled
 from octavo_engine.server.app import build_app
+from octavo_engine.server.http_protocol import BoundedHttp
 from octavo_engine.server.info_routes import liveness_problem
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, Phase, ServerState
@@ -210,6 +211,7 @@ def _uvicorn_config(
         log_config=None,
         access_log=False,
         lifespan="off",
+        http=BoundedHttp,
         timeout_keep_alive=75,  # longer than load balancers keep theirs
         timeout_graceful_shutdown=int(_LAST_WORDS_S),
     )
