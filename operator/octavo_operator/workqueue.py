@@ -21,6 +21,8 @@ class _Entry:
     """Monotonic; None when it does not wait."""
     num_failures: int = 0
     later: asyncio.TimerHandle | None = None
+    not_before_s: float = 0.0
+    """Monotonic; as the API server has asked. Wakes before that are kept until then."""
 
 
 class WorkQueue:
@@ -34,6 +36,11 @@ class WorkQueue:
     def wake(self, key: ServiceKey) -> None:
         entry = self._entries.setdefault(key, _Entry())
         if entry.waiting_since_s is not None:
+            return
+        too_early_s = entry.not_before_s - time.monotonic()
+        if too_early_s > 0:
+            if entry.later is None:
+                self._wake_in(entry, key, too_early_s)
             return
         entry.waiting_since_s = time.monotonic()
         if not entry.is_running:
@@ -60,8 +67,15 @@ class WorkQueue:
         self._tidy(key)
 
     def failed(self, key: ServiceKey, at_least_s: float = 0.0) -> float:
-        """Tries again after a delay that doubles with each failure; the delay in seconds."""
-        entry = self._finish(key)
+        """Tries again after a delay that doubles with each failure; the delay in seconds.
+
+        `at_least_s` is what the API server asks for: no event makes the next try come earlier.
+        """
+        entry = self._entries[key]
+        entry.not_before_s = time.monotonic() + at_least_s
+        if at_least_s > 0:
+            entry.waiting_since_s = None
+        self._finish(key)
         delay_s = min(FIRST_BACKOFF_S * 2.0**entry.num_failures, LONGEST_BACKOFF_S)
         entry.num_failures += 1
         delay_s = max(delay_s, at_least_s)

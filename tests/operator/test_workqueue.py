@@ -107,3 +107,30 @@ async def test_nothing_is_kept_of_services_that_are_done(num_services):
         queue.done(key)
 
     assert queue._entries == {}
+
+
+async def test_no_event_comes_before_the_time_that_the_server_asked_for():
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.wake(A)
+
+    assert queue.failed(A, 0.05) == workqueue.FIRST_BACKOFF_S
+    queue.wake(A)
+    queue.wake_later(A, 0.0)
+    await asyncio.sleep(0.01)
+    assert len(queue) == 0
+
+    key, _ = await asyncio.wait_for(queue.take(), timeout=5)
+    queue.done(key)
+    assert await drained(queue) == []
+
+
+async def test_an_event_brings_the_next_try_after_another_failure_at_once():
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.failed(A)
+
+    queue.wake(A)
+    assert len(queue) == 1
