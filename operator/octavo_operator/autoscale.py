@@ -184,7 +184,12 @@ def _shrunk_or_waiting(
     terms: Terms,
     now: datetime,
 ) -> Decision:
-    window = Window(now, keep) if window is None else Window(window.since, max(window.peak, keep))
+    if window is None:
+        window = Window(now, keep)
+    else:
+        # The bounds, or the number itself, may be others than when the window began.
+        peak = max(min(_bounded(policy, window.peak), current), keep)
+        window = Window(window.since, peak)
     if now - window.since >= policy.window:
         message = (
             f"from {current} to {window.peak}: no more were needed for "
