@@ -63,6 +63,10 @@ def fused_packed_linear(
         raise ValueError(
             f"fused_packed_linear takes 1 to {MAX_SKINNY_TOKENS} tokens, got {x.shape[0]}"
         )
+    if x.is_cpu:
+        from octavo_kernels.reference.packed_linear import fused_packed_linear as reference
+
+        return reference(x, weight, bias, gated=gated, norm=norm, add=add)
     from octavo_kernels.gpu.hopper_packed import hopper_packed_linear
 
     return hopper_packed_linear(x, weight, bias, gated=gated, norm=norm, add=add)

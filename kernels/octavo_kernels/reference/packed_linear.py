@@ -1,5 +1,7 @@
 """Products with weights of 4 and 8 bits, step by step."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.nn import functional
 
@@ -10,6 +12,10 @@ from octavo_kernels.packed_weight import (
     spread_scale_rows,
     unpack_words,
 )
+from octavo_kernels.reference.skinny_linear import skinny_linear
+
+if TYPE_CHECKING:
+    from octavo_kernels.linear_ops import NormInput, NormOutput
 
 FP8_MAX = 448.0
 INT8_TOP = 127.5
@@ -31,6 +37,19 @@ def dequantize(weight: PackedWeight) -> torch.Tensor:
 def packed_linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
     product = x.float() @ dequantize(weight).to(x.dtype).float().T
     return (product if bias is None else product + bias.float()).to(x.dtype)
+
+
+def fused_packed_linear(
+    x: torch.Tensor,
+    weight: PackedWeight,
+    bias: torch.Tensor | None,
+    *,
+    gated: bool,
+    norm: "NormInput | None",
+    add: "NormOutput | None",
+) -> torch.Tensor:
+    plain = dequantize(weight).to(x.dtype)
+    return skinny_linear(x, plain, bias, gated=gated, norm=norm, add=add)
 
 
 def quantize_tokens(
