@@ -8,7 +8,10 @@ import sys
 import pytest
 from tests.engine.fake_model_server import running
 
-CONFIG = b'{"model_type": "llama"}'
+CONFIG = (
+    b'{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8, '
+    b'"max_position_embeddings": 64, "torch_dtype": "float16"}'
+)
 
 
 @pytest.fixture
@@ -52,6 +55,10 @@ def test_a_fetch_leaves_what_it_brought(octavo, tmp_path):
     assert words["reason"] == "Fetched"
     assert words["message"].startswith("hf://org/name at revision 1234567890abcdef")
     assert "in 3 files" in words["message"]
+    assert words["fit"] == {
+        **{"weightsBytes": 70, "kvTokenBytes": 64, "contextLen": 64},
+        **{"kvTokens": None, "maxModelLen": None},
+    }
     assert (tmp_path / "model" / "config.json").read_bytes() == CONFIG
 
 
@@ -67,6 +74,7 @@ def test_a_second_one_finds_it_there(octavo):
     [
         (("hf://org/other",), "DownloadFailed", 1),
         (("hf://org/name", "--secret-dir=/nowhere"), "SecretMissing", 1),
+        (("hf://org/name", "--device=cpu", "--memory-gib=0.5"), "DoesNotFit", 2),
         (("ftp://org/name",), "InvalidConfiguration", 2),
         (("hf://org/name", "--no-such-option"), "InvalidConfiguration", 2),
     ],

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from octavo_engine.errors import CheckpointError, ConfigError, EngineStalled
-from octavo_engine.fetch.errors import ChecksumMismatch, DownloadFailed, SecretMissing
+from octavo_engine.fetch.errors import ChecksumMismatch, DoesNotFit, DownloadFailed, SecretMissing
 
 TerminationReason = Literal[
     "ModelUnreadable",
@@ -40,7 +40,7 @@ class Termination(msgspec.Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        permanent = self.reason in ("ModelUnreadable", "InvalidConfiguration")
+        permanent = self.reason in ("ModelUnreadable", "InvalidConfiguration", "DoesNotFit")
         return EXIT_CANNOT_WORK if permanent else EXIT_FAILED
 
 
@@ -57,6 +57,8 @@ def explain(error: BaseException) -> Termination:
         return Termination("ChecksumMismatch", sentence)
     if isinstance(error, SecretMissing):
         return Termination("SecretMissing", sentence)
+    if isinstance(error, DoesNotFit):
+        return Termination("DoesNotFit", sentence)
     if isinstance(error, EngineStalled):
         return Termination("EngineStalled", sentence)
     words = f"{type(error).__name__}: {sentence}"

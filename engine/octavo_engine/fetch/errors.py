@@ -3,7 +3,8 @@
 FetchError               ends the fetch; its reason is told in the termination message
 ├── DownloadFailed       the files cannot be got: not there, not allowed, no answer, no room
 ├── ChecksumMismatch     what came is not what the source says it holds
-└── SecretMissing        the source asks for a key that the mounted Secret does not hold
+├── SecretMissing        the source asks for a key that the mounted Secret does not hold
+└── DoesNotFit           all is there, and cannot run with the memory that the settings give
 TemporaryFailure         one read failed in a way that the next may not; never leaves the package
 """
 
@@ -23,6 +24,10 @@ class ChecksumMismatch(FetchError):
 
 
 class SecretMissing(FetchError):
+    pass
+
+
+class DoesNotFit(FetchError):
     pass
 
 
