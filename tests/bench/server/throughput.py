@@ -62,20 +62,31 @@ def serve(port: int, num_clients: int, step_s: float, profile: Path | None) -> N
         profiler.dump_stats(str(profile))
 
 
-async def measure(url: str, num_clients: int, num_tokens: int) -> dict[str, Any]:
+async def measure(url: str, pid: int, num_clients: int, num_tokens: int) -> dict[str, Any]:
     client = HttpClient(url + "/v1", {})
     target = Target(model=MODEL, is_chat=True)
     await closed_loop(
         client, target, synthetic(num_clients, 5, 20, None, 0), num_clients=num_clients, seed=1
     )
     plan = synthetic(num_clients, 5, num_tokens, None, 0)
-    begin_s = time.perf_counter()
+    begin_s, server_cpu_s, own_cpu_s = time.perf_counter(), cpu_s(pid), time.process_time()
     samples = await closed_loop(client, target, plan, num_clients=num_clients, seed=0)
     figures = summary(samples, time.perf_counter() - begin_s)
+    for name, spent_s in (
+        ("server", cpu_s(pid) - server_cpu_s),
+        ("client", time.process_time() - own_cpu_s),
+    ):
+        figures[f"{name}_cpu_us_per_token"] = spent_s / figures["output_tokens"] * 1e6
     num_chunks = sum(len(sample.gaps_s) + 1 for sample in samples)
     figures["tokens_per_chunk"] = figures["output_tokens"] / num_chunks
     client.close()
     return figures
+
+
+def cpu_s(pid: int) -> float:
+    """Of all threads of a process, in its own code and in the system's."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
@@ -111,7 +122,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{port}"
     try:
         wait_ready(url, process)
-        figures = asyncio.run(measure(url, asked.clients, asked.tokens))
+        figures = asyncio.run(measure(url, process.pid, asked.clients, asked.tokens))
     finally:
         process.terminate()
         process.wait()
@@ -128,6 +139,9 @@ def report(figures: dict[str, Any], num_clients: int) -> None:
     print(f"{rate:,.0f} tokens/s (goal {GOAL_TOKENS_PER_S:,}), {figures['failed']} failed")
     print(f"{figures['tokens_per_chunk']:.2f} tokens a chunk, ", end="")
     print(f"between chunks p50 {itl['p50']:.1f} ms, p99 {itl['p99']:.1f} ms")
+    server, client = figures["server_cpu_us_per_token"], figures["client_cpu_us_per_token"]
+    print(f"processor time a token: server {server:.0f} us, client {client:.0f} us; ", end="")
+    print(f"so {1e6 / server:,.0f} tokens/s from a server that has a core to itself")
     print(json.dumps(figures))
 
 
