@@ -69,6 +69,14 @@ TROUBLES = {
         {"script": last_words("errors.ConfigError('block_size 3')")},
         "ended: block_size 3",
     ),
+    Reason.CHECKSUM_MISMATCH: (
+        {"script": last_words("fetching.ChecksumMismatch('a.safetensors: sha256 ab')")},
+        "ended: a.safetensors: sha256 ab",
+    ),
+    Reason.DOES_NOT_FIT: (
+        {"script": last_words("fetching.DoesNotFit('16.1 GiB of weights, 8 GiB of memory')")},
+        "ended: 16.1 GiB of weights, 8 GiB of memory",
+    ),
     Reason.OUT_OF_MEMORY: ({"script": last_words("MemoryError('9 GiB')")}, "ended: 9 GiB"),
     Reason.GPU_FAULT: (
         {"script": last_words(f"errors.EngineDead('{CUDA}')")},
@@ -119,6 +127,7 @@ ON_THE_WAY = {
 }
 
 ELSEWHERE = {
+    Reason.DOWNLOAD_FAILED: "test_fetch_on_nodes.py",
     Reason.SCALED_TO_ZERO: "test_rollouts_on_cluster.py",
     Reason.ROLLOUT_BLOCKED_NO_SPARE_GPU: "test_rollouts_on_nodes.py",
     Reason.NAME_TAKEN: "test_children_on_cluster.py",
