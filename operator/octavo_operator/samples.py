@@ -79,6 +79,8 @@ class SampleReader:
         self._monotonic_s = monotonic_s
         self._samples: dict[str, _Sample] = {}
         """By uid of the pod."""
+        self._unread: set[str] = set()
+        """Uids of the pods that could not be read last."""
         self._changes: dict[ServiceKey, _Change] = {}
 
     async def run(
@@ -140,15 +142,23 @@ class SampleReader:
             load = parse(await _fetch(session, pod))
         except (TimeoutError, aiohttp.ClientError, OSError, SampleError) as error:
             self._metrics.sample_reads.labels("failed").inc()
-            structlog.get_logger().warning(
-                "pod not read",
-                namespace=metadata["namespace"],
-                pod=metadata["name"],
-                error=str(error) or type(error).__name__,
-            )
+            self._tell_once(metadata, error)
             return
         self._metrics.sample_reads.labels("read").inc()
+        self._unread.discard(metadata["uid"])
         self._samples[metadata["uid"]] = _Sample(load, self._monotonic_s())
+
+    def _tell_once(self, metadata: Manifest, error: Exception) -> None:
+        """Until the pod is read again: a line at each interval would fill the log."""
+        if metadata["uid"] in self._unread:
+            return
+        self._unread.add(metadata["uid"])
+        structlog.get_logger().warning(
+            "pod not read",
+            namespace=metadata["namespace"],
+            pod=metadata["name"],
+            error=str(error) or type(error).__name__,
+        )
 
     def changed_lately(self) -> list[ServiceKey]:
         """The services whose load differs from what it was at the last call, or did a while ago."""
@@ -163,6 +173,7 @@ class SampleReader:
     def _forget_all_but(self, pods: Iterable[Manifest]) -> None:
         uids = {pod["metadata"]["uid"] for pod in pods}
         self._samples = {uid: sample for uid, sample in self._samples.items() if uid in uids}
+        self._unread &= uids
 
 
 def ready_pods(snapshot: Snapshot) -> list[Manifest]:

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+import structlog
 from aiohttp import web
 
 from octavo_operator import samples
@@ -155,6 +156,19 @@ async def test_a_pod_without_an_address_is_counted(reader, cache, engine, add_po
     add_pod("a", address="")
 
     assert await read(reader, cache) == ServiceLoad((), 1)
+
+
+async def test_a_pod_that_stays_unread_is_logged_once(reader, cache, engine, add_pod):
+    add_pod("a")
+    engine.status = 503
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            await read(reader, cache)
+        engine.status = 200
+        await read(reader, cache)
+        engine.status = 503
+        await read(reader, cache)
+    assert [(line["event"], line["pod"]) for line in lines] == [("pod not read", "a")] * 2
 
 
 async def test_a_sample_is_stale_after_three_intervals(reader, cache, engine, add_pod, clock):
