@@ -6,6 +6,7 @@
 from octavo_kernels.metadata import AttentionMetadata, SamplingTensors
 from octavo_kernels.ops import (
     apply_rope,
+    compile_ahead,
     gelu_tanh_mul,
     kv_write,
     paged_attention,
@@ -21,6 +22,7 @@ __all__ = [
     "AttentionMetadata",
     "SamplingTensors",
     "apply_rope",
+    "compile_ahead",
     "gelu_tanh_mul",
     "kv_write",
     "paged_attention",

@@ -166,6 +166,21 @@ def rope_kv_write(
     )  # fmt: skip
 
 
+def compile_ahead(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+) -> None:
+    """Compiles for a CPU what the first step would wait for; a GPU's runner captures instead."""
+    if device.type == "cpu" and dtype == torch.bfloat16:
+        from octavo_kernels.cpu.run import compile_ahead as run
+
+        run(num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+
+
 def prepare_attention(
     metadata: AttentionMetadata, *, num_q_heads: int, num_kv_heads: int, window: int | None = None
 ) -> AttentionMetadata:

@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "alibi": False,
         "new_decoder_architecture": False,
     },
+    "jais2": {"hidden_act": "relu2"},
     "exaone4": {
         "sliding_window": 20,
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,

@@ -41,7 +41,7 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
     assert len({token for tokens in together for token in tokens}) > VOCAB_SIZE // 4, (
         "the tokens are too much alike to prove much"
     )
-    for chunk in (1, 7):
+    for chunk in (1, 7, 64):
         assert tokens_of(run_jobs(runner, jobs, chunk=chunk)) == together
     for job, tokens in list(zip(jobs, together, strict=True))[::3]:
         assert tokens_of(run_jobs(runner, [job])) == [tokens]

@@ -30,6 +30,7 @@ from octavo_engine.runner.sizing import (
 )
 from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_engine.text.tokenizer import load_tokenizer
+from octavo_kernels import compile_ahead
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +154,13 @@ def _eager_runner(
         device=device,
     )
     _log_sizes(sizes, eager.shape, eager.groups, device)
+    compile_ahead(
+        device,
+        eager.shape.dtype,
+        num_q_heads=eager.num_q_heads,
+        num_kv_heads=eager.shape.num_kv_heads,
+        head_dim=eager.shape.head_dim,
+    )
     return ModelRunner(
         eager.model,
         info=EngineInfo(

@@ -55,6 +55,12 @@ def _decode_kernel(num_queries: int, head_dim: int) -> "Kernel":
     return Kernel(make_decode_attention(num_queries, head_dim))
 
 
+def compile_ahead(*, num_q_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """So that the first step of a bfloat16 model does not wait for it."""
+    if compiled() is not None:
+        _decode_kernel(num_q_heads // num_kv_heads, head_dim)
+
+
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor,
