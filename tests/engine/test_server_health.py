@@ -230,3 +230,10 @@ async def test_names_keep_their_colons_whatever_format_the_scraper_prefers() -> 
         response = await client.http.get("/metrics", headers=accept)
     assert "\nvllm:num_requests_running{" in response.text
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_time_to_compile_a_grammar_is_observed() -> None:
+    async with serving(EchoEngine(always("{}"))) as client:
+        await client.chat(response_format={"type": "json_object"})
+        samples = await scrape(client)
+    assert samples["octavo:grammar_compile_seconds_count"] == 1

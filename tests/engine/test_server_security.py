@@ -216,3 +216,12 @@ async def test_body_larger_than_the_heads_limit_is_read() -> None:
         body = {"model": "echo", "prompt": "a" * 200_000, "max_tokens": 2}
         for _ in range(2):  # the second on the same connection
             assert (await server.http.post("/v1/completions", json=body)).status_code == 200
+
+
+async def test_prompts_times_answers_are_bounded_together() -> None:
+    engine = EchoEngine(always("x"))
+    async with serving(engine) as client:
+        body = {"model": "echo", "prompt": ["a"] * 20, "n": 100}
+        error = await client.refused("/v1/completions", body)
+    assert "2000 answers" in error["message"]
+    assert engine.requests == []

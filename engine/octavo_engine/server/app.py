@@ -18,7 +18,7 @@ from octavo_engine.server.openapi import complete_openapi
 from octavo_engine.server.state import ServerState
 from octavo_engine.version import octavo_version
 
-REJECTIONS = frozenset({"queue_full", "loading", "draining", "engine_dead"})
+REJECTIONS = frozenset({"queue_full", "overloaded", "loading", "draining", "engine_dead"})
 """Codes of errors that are nobody's mistake: there is too much work, or no engine for it."""
 
 

@@ -16,7 +16,7 @@ from octavo_engine.server.body import read_request
 from octavo_engine.server.chat_answer import ChatAnswer
 from octavo_engine.server.completion_answer import CompletionAnswer
 from octavo_engine.server.disconnect import ClientGone, EventStream, run_until_disconnect
-from octavo_engine.server.errors import from_engine, json_response
+from octavo_engine.server.errors import ApiError, from_engine, json_response
 from octavo_engine.server.generation import Generation
 from octavo_engine.server.prepare import Prepared, prepare_chat, prepare_completion
 from octavo_engine.server.request_fields import (
@@ -32,6 +32,8 @@ from octavo_engine.server.state import Loaded, ServerState
 F = TypeVar("F", bound=GenerationFields)
 
 MAX_REQUEST_ID_CHARS = 128
+MAX_CHOICES = 1024
+"""Prompts of a request times the answers to each."""
 
 
 def generation_router(state: ServerState) -> APIRouter:
@@ -81,7 +83,8 @@ async def _answer(
             prepared = await asyncio.to_thread(prepare, fields, loaded, engine_id, arrival_time_s)
         except RequestError as error:
             raise from_engine(error) from error
-        await _check_grammar(prepared, loaded)
+        _refuse_too_many(prepared)
+        await _check_grammar(prepared, loaded, state)
         answer = answer_kind(fields, prepared.requests, loaded.tokenizer, answer_id)
         generation = Generation(state, loaded, prepared.requests, prepared.plan)
         stack.callback(_close, generation, state)
@@ -98,10 +101,18 @@ async def _answer(
         return json_response(whole, headers=headers)
 
 
-async def _check_grammar(prepared: Prepared, loaded: Loaded) -> None:
+def _refuse_too_many(prepared: Prepared) -> None:
+    num_choices = sum(request.params.n for request in prepared.requests)
+    if num_choices > MAX_CHOICES:
+        message = f"the request asks for {num_choices} answers at once, more than {MAX_CHOICES}"
+        raise ApiError(400, message, param="n", code="invalid_value")
+
+
+async def _check_grammar(prepared: Prepared, loaded: Loaded, state: ServerState) -> None:
     grammar = prepared.requests[0].params.grammar
     if grammar is not None:
-        await loaded.grammars.check(grammar, prepared.grammar_param)
+        seconds = await loaded.grammars.check(grammar, prepared.grammar_param)
+        state.metrics.grammar_compile_s.observe(seconds)
 
 
 def _close(generation: Generation, state: ServerState) -> None:
