@@ -103,3 +103,8 @@ def test_the_crd_fits_client_side_apply():
 
     path = Path(__file__).parents[2] / "crds" / "inferenceservices.yaml"
     assert path.stat().st_size < 64_000
+
+
+def test_no_column_is_printed_twice(crd):
+    columns = [one["name"] for one in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
+    assert len(columns) == len(set(columns))
