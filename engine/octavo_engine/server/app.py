@@ -16,6 +16,7 @@ from octavo_engine.server.info_routes import info_router
 from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_engine.server.openapi import complete_openapi
 from octavo_engine.server.state import ServerState
+from octavo_engine.server.tokenize_routes import tokenize_router
 from octavo_engine.version import octavo_version
 
 REJECTIONS = frozenset({"queue_full", "overloaded", "loading", "draining", "engine_dead"})
@@ -28,6 +29,7 @@ def build_app(state: ServerState) -> FastAPI:
     app.add_middleware(MeasureHttp, metrics=state.metrics)  # added last: it sees the refusals too
     app.include_router(info_router(state))
     app.include_router(generation_router(state))
+    app.include_router(tokenize_router(state))
     complete_openapi(app, state.settings.served_model_names)
     app.add_exception_handler(ApiError, _api_error_handler(state.metrics))
     app.add_exception_handler(ClientGone, _client_gone)

@@ -19,6 +19,8 @@ from octavo_engine.text.tokenizer import Tokenizer
 class ChatPlan:
     grammar: str | None
     """What the text has to follow."""
+    form: str | None
+    """The same without reasoning in front, which would hide that nothing satisfies it."""
     grammar_param: str
     """The field that asks for it."""
     tools: ToolFormat | None
@@ -51,15 +53,17 @@ def plan_chat(
     markers = () if reasoning is None else (reasoning.start, reasoning.end)
     special_ids = tokenizer.special_ids((*markers, *(form.markers if form else ())))
     found = _grammar(fields, form, tools, only_one, special_ids)
-    text, param = None, ""
+    text, bare, param = None, None, ""
     if found is not None:
         grammar, param = found
+        bare = grammar.text()
         if reasoning is not None:
             grammar = after_reasoning(grammar, reasoning, is_open=is_open, special_ids=special_ids)
         text = grammar.text()
     names = tuple(tool.function.name for tool in tools)
     return ChatPlan(
         grammar=text,
+        form=bare,
         grammar_param=param,
         tools=form,
         rules=ToolRules(names, only_one) if form else None,

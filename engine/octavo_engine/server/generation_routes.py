@@ -18,6 +18,7 @@ from octavo_engine.server.completion_answer import CompletionAnswer
 from octavo_engine.server.disconnect import ClientGone, EventStream, run_until_disconnect
 from octavo_engine.server.errors import ApiError, from_engine, json_response
 from octavo_engine.server.generation import Generation
+from octavo_engine.server.openapi import body_schema
 from octavo_engine.server.prepare import Prepared, prepare_chat, prepare_completion
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
@@ -39,19 +40,19 @@ MAX_CHOICES = 1024
 def generation_router(state: ServerState) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", openapi_extra=_body_schema(ChatCompletionRequest))
+    @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatCompletionRequest))
     async def chat_completions(request: Request) -> Response:
         return await _answer(
             request, state, ChatCompletionRequest, "chatcmpl", prepare_chat, ChatAnswer
         )
 
-    @router.post("/v1/completions", openapi_extra=_body_schema(CompletionRequest))
+    @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await _answer(
             request, state, CompletionRequest, "cmpl", prepare_completion, CompletionAnswer
         )
 
-    @router.post("/v1/responses", openapi_extra=_body_schema(ResponsesRequest))
+    @router.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
     async def responses(request: Request) -> Response:
         return await _answer(
             request, state, ResponsesRequest, "resp", prepare_response, ResponsesAnswer
@@ -109,8 +110,7 @@ def _refuse_too_many(prepared: Prepared) -> None:
 
 
 async def _check_grammar(prepared: Prepared, loaded: Loaded, state: ServerState) -> None:
-    grammar = prepared.requests[0].params.grammar
-    if grammar is not None:
+    for grammar in dict.fromkeys(prepared.grammars):
         seconds = await loaded.grammars.check(grammar, prepared.grammar_param)
         state.metrics.grammar_compile_s.observe(seconds)
 
@@ -124,8 +124,3 @@ def _request_id(request: Request) -> str:
     given = request.headers.get("x-request-id", "")
     usable = given.isascii() and given.isprintable() and 0 < len(given) <= MAX_REQUEST_ID_CHARS
     return given if usable else uuid.uuid4().hex
-
-
-def _body_schema(kind: type[GenerationFields]) -> dict[str, object]:
-    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

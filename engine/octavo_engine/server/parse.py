@@ -10,9 +10,8 @@ from octavo_engine.server.unsupported import UnsupportedField
 
 R = TypeVar("R", bound=BaseModel)
 
+_UNION_TYPES = ("str", "int")
 _UNION_BRANCHES = (
-    "str",
-    "int",
     "list[",
     "dict[",
     "constrained-",
@@ -85,4 +84,4 @@ def _is_tag(before: Sequence[int | str]) -> bool:
 
 
 def _is_branch(part: str) -> bool:
-    return part.startswith(_UNION_BRANCHES) or part[:1].isupper()
+    return part in _UNION_TYPES or part.startswith(_UNION_BRANCHES) or part[:1].isupper()

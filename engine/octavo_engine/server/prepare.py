@@ -34,8 +34,10 @@ class Prepared:
     requests: list[EngineRequest]
     plan: ChatPlan | None = None
     """Of a chat; the text of a completion is its answer as it is."""
+    grammars: tuple[str, ...] = ()
+    """To be compiled before anything else: of structured output, when a field asks for it."""
     grammar_param: str = ""
-    """The field that asks for structured output, when one does."""
+    """That field."""
 
 
 def prepare_chat(
@@ -48,7 +50,8 @@ def prepare_chat(
     ids = tokenizer.encode(text, add_special_tokens=False)
     plan = plan_chat(fields, loaded.formats, tokenizer, text)
     request = _engine_request(fields, loaded, request_id, ids, arrival_time_s, plan.grammar)
-    return Prepared([request], plan, plan.grammar_param)
+    grammars = tuple(text for text in (plan.form, plan.grammar) if text is not None)
+    return Prepared([request], plan, grammars, plan.grammar_param)
 
 
 def render_prompt(fields: ChatCompletionRequest, loaded: Loaded) -> str:
@@ -98,7 +101,7 @@ def prepare_completion(
         _engine_request(fields, loaded, f"{request_id}-{i}", ids, arrival_time_s, grammar)
         for i, ids in enumerate(prompts)
     ]
-    return Prepared(requests, None, param)
+    return Prepared(requests, None, () if grammar is None else (grammar,), param)
 
 
 def prompt_token_ids(

@@ -148,7 +148,7 @@ def _raise_error(matcher: LLMatcher) -> None:
 
 
 def _error_of(matcher: LLMatcher) -> str:
-    if matcher.stop_reason().startswith("NoExtension"):
-        return "no text satisfies it"
     text = matcher.get_error().partition("<non-verbose/>")[0].strip()
+    if text.startswith("NoExtension"):
+        return "no text satisfies it"
     return text if len(text) <= _MAX_ERROR_CHARS else text[: _MAX_ERROR_CHARS - 3] + "..."

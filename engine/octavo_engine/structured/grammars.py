@@ -57,7 +57,8 @@ def json_grammar(schema: Any, param: str, *, lenient: bool = False) -> Grammar:
 def regex_grammar(pattern: str, param: str) -> Grammar:
     """Of the texts that a regular expression matches as a whole."""
     _refuse_long(pattern, param)
-    return Grammar({"lark_grammar": LLMatcher.grammar_from_regex(pattern)})
+    (body,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
+    return Grammar({"lark_grammar": body["lark_grammar"]})
 
 
 def choice_grammar(choices: Sequence[str], param: str) -> Grammar:

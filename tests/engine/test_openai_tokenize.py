@@ -1,0 +1,53 @@
+"""/tokenize and /detokenize over HTTP."""
+
+import pytest
+from tests.engine.byte_tokenizer import make_tokenizer
+from tests.engine.echo_engine import EchoEngine, always
+from tests.engine.server_client import client_of, make_state
+
+MESSAGES = [{"role": "user", "content": "hé"}]
+
+
+@pytest.fixture
+def state():
+    return make_state(EchoEngine(always("x")))
+
+
+async def test_a_prompt_becomes_the_ids_of_a_completion(state):
+    async with client_of(state) as client:
+        answer = await client.ok("/tokenize", {"prompt": "hé", "return_token_strs": True})
+    assert answer == {
+        "count": 3,
+        "max_model_len": 200,
+        "tokens": [104, 195, 169],
+        "token_strs": ["h", "bytes:\\xc3", "bytes:\\xa9"],
+    }
+
+
+async def test_a_conversation_becomes_the_ids_of_a_chat(state):
+    async with client_of(state) as client:
+        answer = await client.ok("/tokenize", {"model": "echo", "messages": MESSAGES})
+        bare = {"messages": MESSAGES, "add_generation_prompt": False}
+        shorter = await client.ok("/tokenize", bare)
+        text = await client.ok("/detokenize", {"tokens": answer["tokens"]})
+    assert answer["tokens"] == make_tokenizer().encode_chat(MESSAGES)
+    assert answer["tokens"][: shorter["count"]] == shorter["tokens"]
+    assert shorter["count"] < answer["count"]
+    assert text == {"prompt": "<|start|>user:hé<|end|><|start|>assistant:"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/tokenize", {}, 400),
+        ("/tokenize", {"prompt": "a", "messages": MESSAGES}, 400),
+        ("/tokenize", {"prompt": "a", "colour": 1}, 400),
+        ("/tokenize", {"prompt": "a", "model": "other"}, 404),
+        ("/detokenize", {"tokens": [259]}, 400),
+        ("/detokenize", {"tokens": [-1]}, 400),
+        ("/detokenize", {"tokens": "abc"}, 400),
+    ],
+)
+async def test_wrong_requests_are_refused(state, path, body, status):
+    async with client_of(state) as client:
+        await client.refused(path, body, status)
