@@ -102,6 +102,7 @@ class AcceleratorSpec(_Part):
     resource_name: str = "nvidia.com/gpu"
     product: str | None = None
     product_label: str = "nvidia.com/gpu.product"
+    memory_gib: float | None = Field(default=None, alias="memoryGiB")
 
 
 class ResourcesSpec(_Part):
@@ -208,6 +209,14 @@ class InferenceService:
     @property
     def served_name(self) -> str:
         return self.spec.model.served_name or self.name
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Of one accelerator, or a replica's limit on the CPU; None: not told."""
+        if self.accelerator_count:
+            return self.spec.accelerator.memory_gib
+        limit = self.spec.resources.limits.get("memory")
+        return None if limit is None else float(merge.quantity(limit) / 2**30)
 
     @property
     def new_claim(self) -> NewClaim | None:

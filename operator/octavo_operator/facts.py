@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from octavo_operator import deadlines, generations, mount_causes, pod_causes
+from octavo_operator import deadlines, fit, generations, mount_causes, pod_causes
 from octavo_operator.kinds import DEPLOYMENT, Manifest
 from octavo_operator.pod_causes import Cause
 from octavo_operator.reasons import Reason
@@ -42,6 +42,8 @@ class Facts:
     rollout: Rollout
     causes: tuple[Cause, ...] = ()
     """One for each pod in trouble, the most telling first."""
+    fit: Manifest | None = None
+    """What the model takes of memory, as the fetch step planned it."""
     is_model_open: bool = False
     """Whether some pod has got as far as to serve the model."""
     waiting: tuple[str, ...] = ()
@@ -109,6 +111,7 @@ def gather(
         wanted_replicas=wanted_replicas,
         rollout=account,
         causes=tuple(sorted(causes, key=_telling)),
+        fit=fit.planned(snapshot.pods),
         is_model_open=any(pod_causes.is_ready(pod) for pod in pods),
         waiting=waiting,
         not_accepted=not_accepted,

@@ -17,10 +17,15 @@ _SHARED = ("env", "envFrom", "volumeMounts", "securityContext")
 
 
 def fetch_container(
-    service: InferenceService, engine: Manifest, source: Fetched, resources: Manifest
+    service: InferenceService,
+    engine: Manifest,
+    source: Fetched,
+    resources: Manifest,
+    device_with_accelerator: str,
 ) -> Manifest:
     """`engine`: the engine's container, which it resembles in all but its work."""
     secret = service.spec.model.secret_ref
+    secret_folder = None if secret is None else _SECRET_FOLDER
     mounts: list[Manifest] = [
         {**source.mount, "readOnly": False},
         {"name": "tmp", "mountPath": "/tmp"},
@@ -34,7 +39,7 @@ def fetch_container(
     return {
         "name": FETCH_CONTAINER_NAME,
         **{field: engine[field] for field in like_engine},
-        "args": fetch_args(source, None if secret is None else _SECRET_FOLDER),
+        "args": fetch_args(service, source, secret_folder, device_with_accelerator),
         # What the replica holds anyhow; a pod's request is the larger of both.
         "resources": resources,
         "volumeMounts": mounts,

@@ -64,7 +64,9 @@ def _pod_spec(service: InferenceService, defaults: EngineDefaults) -> Manifest:
     source = service.model_source
     if isinstance(source, Fetched):
         resources = _resources(service, with_accelerator=False)
-        pod["initContainers"] = [fetch_container(service, engine, source, resources)]
+        pod["initContainers"] = [
+            fetch_container(service, engine, source, resources, defaults.device_with_accelerator)
+        ]
     elif spec.model.secret_ref is not None:  # the node pulls the model's image with it
         pod["imagePullSecrets"] = [{"name": spec.model.secret_ref.name}]
     return pod

@@ -32,6 +32,8 @@ def wanted(
     }
     if served_name is not None:
         status["servedName"] = served_name
+    if facts.fit is not None:
+        status["fit"] = facts.fit
     return status
 
 

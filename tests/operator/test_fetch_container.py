@@ -65,6 +65,20 @@ def test_what_is_there_is_not_fetched(pod, uri):
     assert "initContainers" not in pod({"uri": uri})
 
 
+def test_it_is_told_what_decides_about_memory(pod):
+    engine = {"maxModelLen": 512, "tensorParallelSize": 2, "maxNumSeqs": 8}
+    args = fetch(pod({"uri": HUB}, engine=engine, accelerator={"memoryGiB": 79.5}))["args"]
+
+    assert {"--max-model-len=512", "--tensor-parallel-size=2", "--memory-gib=79.5"} <= set(args)
+    assert "--max-num-seqs=8" not in args
+
+
+def test_on_the_cpu_the_limit_is_the_memory(pod):
+    cpu = {"accelerator": {"resourceName": "none"}, "resources": {"limits": {"memory": "3072Mi"}}}
+
+    assert {"--memory-gib=3", "--device=cpu"} <= set(fetch(pod({"uri": HUB}, **cpu))["args"])
+
+
 def test_a_secret_is_mounted_for_the_fetch_alone(pod):
     spec = pod({"uri": HUB, "secretRef": {"name": "hub"}})
     (engine,) = spec["containers"]

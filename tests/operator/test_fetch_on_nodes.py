@@ -98,6 +98,11 @@ def test_a_model_is_fetched_and_served(namespace):
     assert (
         "hf://models/smollm2-135m-instruct at revision" in fetch["state"]["terminated"]["message"]
     )
+    fit = kubectl.get("osvc", "chat")["status"]["fit"]
+    # 30 layers, 3 heads of 64 numbers for K and for V, two bytes each.
+    assert fit["kvTokenBytes"] == 30 * 3 * 64 * 2 * 2
+    assert fit["kvTokens"] == int(0.1 * 2**30) // fit["kvTokenBytes"]
+    assert fit["weightsBytes"] > 200 * 2**20
 
 
 def test_each_failure_is_told_with_its_cause(namespace):
@@ -107,8 +112,12 @@ def test_each_failure_is_told_with_its_cause(namespace):
         ({"uri": "hf://models/absent"}, "DownloadFailed", "models/absent at http://hub."),
         ({"secretRef": {"name": "empty"}}, "SecretMissing", "lacks HF_TOKEN; it holds other"),
         ({"secretRef": {"name": "absent"}}, "SecretMissing", "waits for Secret 'absent'"),
+        ({}, "DoesNotFit", "a memory limit above"),
     ):
-        kubectl.apply(fetching(kubectl, **model))
+        body = fetching(kubectl, **model)
+        if reason == "DoesNotFit":
+            body["spec"]["resources"] = {"limits": {"memory": "250Mi"}}
+        kubectl.apply(body)
         kubectl.wait_until(reason, has_reason(kubectl, reason, "ModelReady"), timeout_s=90)
 
         told = condition(kubectl, "ModelReady")

@@ -239,6 +239,14 @@ WRONG_SPECS = {
         {"accelerator": {"resourceName": "none", "product": "H200"}},
         "accelerator.product has no meaning where accelerator.resourceName is none",
     ),
+    "memory without fetching": (
+        {"accelerator": {"memoryGiB": 80}},
+        "accelerator.memoryGiB has no meaning without an accelerator, or with file://, pvc://",
+    ),
+    "no memory": (
+        {"model": {"uri": "hf://a/b"}, "accelerator": {"memoryGiB": 0}},
+        "memoryGiB must be above 0 and at most 4096",
+    ),
     "product": (
         {"accelerator": {"product": "NVIDIA H200"}},
         "product must be the value of a node's label, such as NVIDIA-H200",
