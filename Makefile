@@ -116,6 +116,14 @@ metrics: setup ## Write what is generated from the schema of metrics: the refere
 	$(BIN)/python -m octavo_engine.server.metrics_page > engine/METRICS.md
 	$(BIN)/python charts/build_dashboard.py
 
+.PHONY: request-fields
+request-fields: setup ## Write the reference page of request fields
+	$(BIN)/python -m octavo_engine.server.fields_page > engine/REQUEST_FIELDS.md
+
+.PHONY: conformance
+conformance: setup ## Ask a server of OpenAI's API all that clients rely on: make conformance URL=http://...
+	$(BIN)/python -m tests.conformance $(URL)
+
 .PHONY: fault-storm
 fault-storm: preflight-cluster setup ## Five minutes of faults before the API server while 50 services come, change and go
 	OCTAVO_FAULT_STORM_S=300 $(BIN)/python -m pytest -s tests/operator/test_fault_storm_on_cluster.py

@@ -41,6 +41,14 @@ class GenerationFields(BaseModel):
         "service_tier": ("auto", "default"),
     }
     """Known fields without effect here, and the values (beside null) that ask for none."""
+    ignored_fields: ClassVar[tuple[str, ...]] = (
+        "user",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "request_id",
+    )
+    """Taken with any value: what they say of the client changes no answer."""
 
     model: str
     stream: bool | None = None

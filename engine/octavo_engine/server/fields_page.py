@@ -1,0 +1,64 @@
+"""The reference page of request fields, made from the requests' own definitions.
+
+python -m octavo_engine.server.fields_page > engine/REQUEST_FIELDS.md
+"""
+
+import json
+import sys
+
+from octavo_engine.server.request_fields import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationFields,
+)
+from octavo_engine.server.responses_fields import ResponsesRequest
+
+_ENDPOINTS: dict[str, type[GenerationFields]] = {
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+}
+_INTRODUCTION = """\
+# Request fields
+
+Made from the code by `make request-fields`.
+
+A field that is in none of the lists is refused with a 400 that names it (`unknown_parameter`), as
+OpenAI does. A field that is known but not supported is refused with a 400 that names it
+(`unsupported_parameter`), unless its value asks for nothing. `null` always counts as not given.
+"""
+
+
+def fields_page() -> str:
+    return "\n".join([_INTRODUCTION, *(_section(path, kind) for path, kind in _ENDPOINTS.items())])
+
+
+def _section(path: str, kind: type[GenerationFields]) -> str:
+    ignored = [name for name in kind.ignored_fields if name in kind.model_fields]
+    honoured = [name for name in kind.model_fields if name not in ignored]
+    required = [name for name in honoured if kind.model_fields[name].is_required()]
+    optional = sorted(name for name in honoured if name not in required)
+    lines = [
+        f"## POST {path}",
+        "",
+        f"Required: {_listed(required)}.",
+        "",
+        f"Supported: {_listed(optional)}.",
+        "",
+        f"Ignored: {_listed(sorted(ignored))}.",
+        "",
+        "| known, not supported | values taken, as they ask for nothing |",
+        "| --- | --- |",
+    ]
+    for name, values in sorted(kind.neutral_values.items()):
+        shown = ", ".join(f"`{json.dumps(value)}`" for value in values)
+        lines.append(f"| `{name}` | {shown or 'none'} |")
+    return "\n".join([*lines, ""])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(fields_page())

@@ -1,0 +1,45 @@
+"""The reference page of request fields, and that the lists on it tell the truth."""
+
+from pathlib import Path
+
+import pytest
+from tests.engine.echo_engine import EchoEngine, always
+from tests.engine.server_client import client_of, make_state
+
+from octavo_engine.server.fields_page import fields_page
+from octavo_engine.server.request_fields import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationFields,
+)
+from octavo_engine.server.responses_fields import ResponsesRequest
+
+PAGE = Path(__file__).parents[2] / "engine" / "REQUEST_FIELDS.md"
+CASES = [
+    (
+        ChatCompletionRequest,
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "x"}]},
+    ),
+    (CompletionRequest, "/v1/completions", {"prompt": "x"}),
+    (ResponsesRequest, "/v1/responses", {"input": "x"}),
+]
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text() == fields_page(), "run 'make request-fields'"
+
+
+@pytest.mark.parametrize(("kind", "path", "body"), CASES)
+async def test_every_unsupported_field_is_refused_by_name_and_neutral_values_are_taken(
+    kind: type[GenerationFields], path: str, body: dict[str, object]
+) -> None:
+    async with client_of(make_state(EchoEngine(always("x")))) as client:
+        for name, values in kind.neutral_values.items():
+            error = await client.refused(path, {"model": "echo", **body, name: {"x": 1}})
+            assert error["param"] == name
+            assert error["code"] == "unsupported_parameter"
+            for value in (None, *values):
+                await client.ok(path, {"model": "echo", **body, name: value})
+        error = await client.refused(path, {"model": "echo", **body, "colour": "red"})
+        assert (error["param"], error["code"]) == ("colour", "unknown_parameter")
