@@ -160,3 +160,13 @@ def _inputs(
     shape = (2, num_blocks, num_kv, metadata.block_size, head_dim)
     caches = torch.randn(shape, generator=cpu).to(BF16)
     return packed[:, : num_q * head_dim].unflatten(1, (num_q, head_dim)), caches
+
+
+def test_a_place_for_the_cache_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only container has none, where numba raises."""
+    from numba.core import caching
+
+    from octavo_kernels.cpu.words import compiled_once
+
+    monkeypatch.setattr(caching.FunctionCache._impl_class, "_locator_classes", [])
+    assert compiled_once(lambda number: number + 1)(2) == 3

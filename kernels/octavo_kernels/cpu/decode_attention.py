@@ -12,6 +12,7 @@ from numba import carray, njit
 from octavo_kernels.cpu.words import (
     FAST,
     as_number,
+    compiled_once,
     exp_not_above_0,
     int32s_at,
     narrow,
@@ -42,7 +43,7 @@ def make_decode_attention(num_queries: int, head_dim: int) -> Callable[..., None
     """For num_queries query heads on a KV head."""
     zero = np.float32(0)
 
-    @njit(fastmath=FAST, nogil=True, error_model="numpy", cache=True)
+    @compiled_once
     def decode_attention(words, part, num_parts):
         """words: R, Hkv, block size, columns of the block table, window or 0; q and the words
         between its rows, k_cache, v_cache, block_table, seq_lens, out, scale."""

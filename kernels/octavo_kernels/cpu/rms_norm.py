@@ -1,12 +1,12 @@
 """RMS normalisation in one pass, with an optional residual added first."""
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
-from octavo_kernels.cpu.words import FAST, as_number, narrow, widen, words_at
+from octavo_kernels.cpu.words import as_number, compiled_once, narrow, widen, words_at
 
 
-@njit(fastmath=FAST, nogil=True, error_model="numpy", cache=True)
+@compiled_once
 def rms_norm(words, part, num_parts):
     """words: T, H, x, weight, y, residual or 0, total, eps, weight offset."""
     num_tokens, size = words[0], words[1]

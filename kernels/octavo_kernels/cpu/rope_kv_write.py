@@ -2,7 +2,15 @@
 
 from numba import carray, njit
 
-from octavo_kernels.cpu.words import FAST, floats_at, int64s_at, narrow, widen, words_at
+from octavo_kernels.cpu.words import (
+    FAST,
+    compiled_once,
+    floats_at,
+    int64s_at,
+    narrow,
+    widen,
+    words_at,
+)
 
 
 @njit(fastmath=FAST, inline="always")
@@ -17,7 +25,7 @@ def _rotate(source, target, cos, sin, head_dim):
         target[i] = source[i]
 
 
-@njit(fastmath=FAST, nogil=True, error_model="numpy", cache=True)
+@compiled_once
 def rope_kv_write(words, part, num_parts):
     """words: T, Hq, Hkv, D, block size, pairs rotated; q, k and v, and of each how many words lie
     between tokens; k_cache, v_cache, cos, sin, positions, slots."""

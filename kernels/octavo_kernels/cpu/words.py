@@ -14,6 +14,15 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Sums in any order, which vectorises them; a NaN stays a NaN."""
 
 
+def compiled_once(function):
+    """Compiles a kernel, by way of numba's cache on disk where a place for that can be written."""
+    options = {"fastmath": FAST, "nogil": True, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no place: a read-only container without a home
+        return njit(**options)(function)
+
+
 def number(value: float) -> int:
     """The word that `as_number` reads back."""
     word: int = struct.unpack("<q", struct.pack("<d", value))[0]
