@@ -8,12 +8,13 @@ scaled_linear    8-bit inputs with an 8-bit weight
 import torch
 
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
-from octavo_kernels.packed_weight import MAX_TILES, PackedWeight, join_rows, pack_words
+from octavo_kernels.packed_weight import MAX_TILES, PackedKind, PackedWeight, join_rows, pack_words
 
 __all__ = [
     "MAX_TILES",
     "PackedWeight",
     "can_be_fused",
+    "can_hold",
     "fused_packed_linear",
     "join_rows",
     "pack_words",
@@ -37,6 +38,15 @@ def packed_linear(
     else:
         from octavo_kernels.gpu.packed_products import packed_linear as run
     return run(x, weight, bias)
+
+
+def can_hold(kind: PackedKind, device: torch.device) -> bool:
+    """Whether the kernels multiply by such weights there: fp8 numbers came with sm_89."""
+    if device.type != "cuda" or kind != "fp8":
+        return True
+    from octavo_kernels.gpu.launch import capability
+
+    return capability(device) >= (8, 9)
 
 
 def can_be_fused(weight: PackedWeight, dtype: torch.dtype, *, gated: bool) -> bool:

@@ -201,11 +201,24 @@ BLOCKS = Scales(num_rows=128, num_inputs=128)
 def test_which_product_multiplies(
     weights: GptqFormat | ScaledFormat, inputs: InputFormat | None, expected: str | None
 ) -> None:
-    assert choose_product([LinearScheme(weights=weights, inputs=inputs)] * 2) == expected
+    linears = [LinearScheme(weights=weights, inputs=inputs)] * 2
+    assert choose_product(linears, CPU) == expected
 
 
 def test_modules_of_different_formats_are_multiplied_dequantised() -> None:
-    assert choose_product([LinearScheme(weights=GPTQ), None]) is None
+    assert choose_product([LinearScheme(weights=GPTQ), None], CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((8, 0), None), ((8, 9), "packed"), ((9, 0), "packed")]
+)
+def test_a_gpu_that_has_no_fp8_numbers_dequantises_them(
+    capability: tuple[int, int], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo_kernels.gpu.launch.capability", lambda device: capability)
+    fp8 = LinearScheme(weights=ScaledFormat(kind="fp8", scales=None))
+    assert choose_product([fp8], torch.device("cuda")) == expected
+    assert choose_product([LinearScheme(weights=GPTQ)], torch.device("cuda")) == "packed"
 
 
 def test_a_cpu_dequantises() -> None:

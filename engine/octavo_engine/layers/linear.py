@@ -67,7 +67,7 @@ def make_linear(
 ) -> LinearLayer:
     if build.keeps_quantized and build.quantization is not None:
         linears = [build.quantization.linear(part.name) for part in parts]
-        product = choose_product(linears)
+        product = choose_product(linears, build.device)
         first = linears[0]
         if product == "packed":
             return PackedLinear(parts, in_features, has_bias=has_bias, build=build)

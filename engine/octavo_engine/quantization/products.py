@@ -22,6 +22,7 @@ from octavo_kernels.quant_ops import (
     STEP_INPUTS,
     PackedWeight,
     can_be_fused,
+    can_hold,
     join_rows,
     packed_linear,
     quantize_tokens,
@@ -36,14 +37,14 @@ MAX_UNROUNDED_TOKENS = 32
 """Beyond, rounding inputs to 8 bits pays; below, memory is what a product waits for."""
 
 
-def choose_product(linears: Sequence[LinearScheme | None]) -> Product | None:
+def choose_product(linears: Sequence[LinearScheme | None], device: torch.device) -> Product | None:
     """How to multiply by modules packed into one product; None: by their dequantised weights."""
     packings = {None if linear is None else linear.weights.packing for linear in linears}
     if len(packings) != 1:
         return None
     (packing,) = packings
     inputs = {linear.inputs for linear in linears if linear is not None}
-    if packing is None or len(inputs) != 1:
+    if packing is None or len(inputs) != 1 or not can_hold(packing.kind, device):
         return None
     (rounding,) = inputs
     if rounding is None:
