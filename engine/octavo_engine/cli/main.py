@@ -11,6 +11,7 @@ from octavo_engine.cli.bench import bench
 from octavo_engine.cli.caches import name_the_caches
 from octavo_engine.cli.chat import chat
 from octavo_engine.cli.fetch import UriArgument, fetch
+from octavo_engine.cli.fit import fit
 from octavo_engine.cli.generate import generate
 from octavo_engine.cli.options import with_engine_options
 from octavo_engine.cli.serve import serve
@@ -29,6 +30,7 @@ app.command()(with_engine_options(serve))
 app.command()(with_engine_options(generate))
 app.command()(chat)
 app.command()(with_engine_options(warm_cache))
+app.command()(with_engine_options(fit))
 app.add_typer(bench, name="bench")
 app.command()(with_engine_options(fetch, UriArgument))
 

@@ -103,16 +103,28 @@ def open_model(path: str, load_format: LoadFormat = "auto") -> ModelFiles:
     )
 
 
+def read_model(folder: Path) -> tuple[ModelConfig, Scheme | None]:
+    """The model and how it is quantised, from a folder that may hold a config alone."""
+    raw = read_config(folder)
+    found = read_quantization(folder, raw)
+    scheme = None if found is None else read_scheme(*found)
+    return _config_alone(folder, raw, scheme).model_config(), scheme
+
+
 def _open_config(folder: Path) -> ModelFiles:
     raw = read_config(folder)
     if read_quantization(folder, raw) is not None:
         raise CheckpointError(f"{folder}: dummy weights cannot take a checkpoint's quantization")
+    return _config_alone(folder, raw, None)
+
+
+def _config_alone(folder: Path, raw: Mapping[str, Any], scheme: Scheme | None) -> ModelFiles:
     return ModelFiles(
         name=str(folder / "config.json"),
         raw_config=raw,
         source=NoWeights(),
         is_gguf=False,
-        scheme=None,
+        scheme=scheme,
     )
 
 

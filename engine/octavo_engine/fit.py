@@ -1,0 +1,196 @@
+"""What a model takes of a GPU's memory and what is left for pages, from its config alone.
+
+Pure arithmetic: nothing is loaded and no GPU is asked. The engine measures the same parts when it
+starts (`cuda.memory`); the numbers that are not the model's own were measured there, on an H200.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from octavo_engine.errors import ConfigError
+from octavo_engine.layers.linear import Build
+from octavo_engine.loading.slots import Slot
+from octavo_engine.model_config import ModelConfig, kv_groups
+from octavo_engine.models.decoder import Decoder
+from octavo_engine.quantization.format import Packing
+from octavo_engine.quantization.scheme import Scheme
+from octavo_engine.runner.kv_cache import PageShape, block_bytes
+
+GIB = 2**30
+MIB = 2**20
+GPU_BYTES: Mapping[str, int] = {
+    "a10": 23_028 * MIB,
+    "a100-40gb": 40_960 * MIB,
+    "a100-80gb": 81_920 * MIB,
+    "h100": 81_559 * MIB,
+    "h200": 143_771 * MIB,
+    "l4": 23_034 * MIB,
+    "l40s": 46_068 * MIB,
+    "rtx-4090": 24_564 * MIB,
+}
+"""As the driver counts them."""
+DRIVER_SHARE = 0.0043
+"""Of a GPU's memory, that CUDA does not show to programs: 139.80 of 140.40 GiB."""
+CONTEXT_BYTES = 760 * MIB
+"""The CUDA context and libraries."""
+MARGIN_BYTES = 512 * MIB
+WORKSPACE_BYTES = 32 * MIB
+"""Of cuBLAS."""
+NUM_PROBE_BLOCKS = 2
+LARGEST_GRAPH_TOKENS = 2048
+SAMPLING_BYTES = 17
+"""For a row and a word of the vocabulary: logits, logprobs and penalties of the largest step."""
+HIDDEN_COPIES = 4
+"""Of the hidden states, alive beside the feed-forward network's inner ones."""
+PACKED_BITS = {"int4": 4, "int8": 8, "fp8": 8}
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitQuestion:
+    gpu_bytes: int
+    """As the driver counts them."""
+    dtype: torch.dtype = torch.bfloat16
+    scheme: Scheme | None = None
+    utilization: float = 0.92
+    block_size: int = 64
+    max_num_seqs: int = 256
+    max_step_tokens: int = 8192
+    max_model_len: int | None = None
+    """None: as many as the model and the pages allow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    limit_bytes: int
+    """What the engine may use."""
+    weights_bytes: int
+    tables_bytes: int
+    activations_bytes: int
+    graphs_bytes: int
+    others_bytes: int
+    kv_token_bytes: int
+    num_kv_tokens: int
+    """0: the model does not fit."""
+    max_model_len: int
+    """Of one sequence; below what was asked for when the pages do not hold that."""
+    asked_model_len: int
+
+    @property
+    def taken_bytes(self) -> int:
+        return (
+            self.weights_bytes
+            + self.tables_bytes
+            + self.activations_bytes
+            + self.graphs_bytes
+            + self.others_bytes
+        )
+
+    @property
+    def is_enough(self) -> bool:
+        return self.num_kv_tokens > 0 and self.max_model_len >= self.asked_model_len
+
+
+def gpu_bytes(name: str) -> int:
+    """Of a kind of GPU by name, or of a number of GiB such as 80GiB."""
+    known = GPU_BYTES.get(name.lower())
+    if known is not None:
+        return known
+    number = name.lower().removesuffix("gib")
+    if number != name.lower() and number.replace(".", "", 1).isdigit():
+        return int(float(number) * GIB)
+    raise ConfigError(
+        f"GPU {name!r} is not known: one of {', '.join(GPU_BYTES)}, or its memory, such as 80GiB"
+    )
+
+
+def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
+    """Raises ConfigError for a context longer than the model's."""
+    context_len = config.max_position_embeddings
+    asked = question.max_model_len
+    if asked is not None and asked > context_len:
+        raise ConfigError(f"max_model_len {asked} is more than the model's context {context_len}")
+    groups = kv_groups([layer.window for layer in config.layers])
+    shape = PageShape(
+        num_kv_heads=config.num_kv_heads,
+        block_size=question.block_size,
+        head_dim=config.head_dim,
+        dtype=question.dtype,
+    )
+    page_bytes = block_bytes(groups, shape)
+    limit_bytes = int(question.gpu_bytes * (1 - DRIVER_SHARE) * question.utilization)
+    fit = Fit(
+        limit_bytes=limit_bytes,
+        weights_bytes=_weights_bytes(config, question),
+        tables_bytes=_tables_bytes(config, question, asked or context_len, page_bytes),
+        activations_bytes=_activations_bytes(config, question),
+        graphs_bytes=_graphs_bytes(config, question),
+        others_bytes=CONTEXT_BYTES + MARGIN_BYTES,
+        kv_token_bytes=page_bytes * len(groups) // question.block_size,
+        num_kv_tokens=0,
+        max_model_len=0,
+        asked_model_len=asked or 1,
+    )
+    num_blocks = max(0, limit_bytes - fit.taken_bytes) // page_bytes
+    held = max(0, num_blocks - 1) // len(groups) * question.block_size
+    return replace(fit, num_kv_tokens=held, max_model_len=min(asked or context_len, held))
+
+
+def _weights_bytes(config: ModelConfig, question: FitQuestion) -> int:
+    groups = kv_groups([layer.window for layer in config.layers])
+    outline = Decoder(config, groups, Build(torch.device("meta"), question.dtype))
+    return sum(_slot_bytes(slot, question) for slot in outline.slots())
+
+
+def _slot_bytes(slot: Slot, question: FitQuestion) -> int:
+    numbers = math.prod(slot.shape)
+    packing = _packing(slot, question.scheme)
+    if packing is None:
+        return numbers * question.dtype.itemsize
+    rows, width = slot.shape
+    num_scales = rows * (1 if packing.group_size is None else -(-width // packing.group_size))
+    return numbers * PACKED_BITS[packing.kind] // 8 + num_scales * SCALE_BYTES
+
+
+def _packing(slot: Slot, scheme: Scheme | None) -> Packing | None:
+    if scheme is None or not slot.is_matrix or len(slot.shape) != 2:
+        return None
+    linear = scheme.linear(slot.name.removesuffix(".weight"))
+    return None if linear is None else linear.weights.packing
+
+
+def _tables_bytes(
+    config: ModelConfig, question: FitQuestion, max_model_len: int, page_bytes: int
+) -> int:
+    """Request table, block tables of steps, rotations, hidden states, and what the probe holds."""
+    columns = -(-max_model_len // question.block_size)
+    words = question.max_num_seqs * (max_model_len + 3 * columns)
+    ropes = {layer.rope for layer in config.layers if layer.rope is not None}
+    rotations = sum(max_model_len * rope.rotary_dim for rope in ropes)
+    hidden_rows = LARGEST_GRAPH_TOKENS + question.max_num_seqs
+    hidden = hidden_rows * config.hidden_size * question.dtype.itemsize
+    return 4 * (words + rotations) + hidden + NUM_PROBE_BLOCKS * page_bytes + WORKSPACE_BYTES
+
+
+def _token_bytes(config: ModelConfig, question: FitQuestion) -> int:
+    """Alive at once for each token of a forward pass."""
+    inner = config.intermediate_size
+    if config.moe is not None:
+        inner = max(inner, config.moe.intermediate_size * config.moe.num_experts_per_token)
+    return (3 * inner + HIDDEN_COPIES * config.hidden_size) * question.dtype.itemsize
+
+
+def _activations_bytes(config: ModelConfig, question: FitQuestion) -> int:
+    """Of the largest step: its forward pass, or sampling all rows with every option on."""
+    forward = question.max_step_tokens * _token_bytes(config, question)
+    return max(forward, SAMPLING_BYTES * question.max_num_seqs * config.vocab_size)
+
+
+def _graphs_bytes(config: ModelConfig, question: FitQuestion) -> int:
+    """The largest captured step with prompts, and the largest of decodes with its logits."""
+    logits = config.vocab_size * question.dtype.itemsize
+    tokens = LARGEST_GRAPH_TOKENS + question.max_num_seqs
+    return tokens * _token_bytes(config, question) + question.max_num_seqs * logits

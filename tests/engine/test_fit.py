@@ -1,0 +1,123 @@
+"""What `octavo fit` says against what the engine measured when it started on an H200."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.bench.gpu_workloads import LLAMA_8B, MODELS
+
+from octavo_engine.errors import ConfigError
+from octavo_engine.fit import GIB, FitQuestion, gpu_bytes, plan_fit
+from octavo_engine.loading.config_file import parse_config
+from octavo_engine.models.families import build_model_config
+from octavo_engine.quantization.choose import at_load_scheme
+
+MEASURED = [
+    # max_num_seqs, step tokens; weights, tables, activations, graphs, pages of `gpu_memory_gib`
+    (256, 8192, 14.96, 0.08, 0.91, 0.34, 111.09),
+    (256, 16384, 14.96, 0.08, 1.81, 0.34, 110.19),
+    (1024, 8192, 14.96, 0.11, 2.08, 0.59, 109.64),
+]
+"""Llama-3.1-8B's shape in bfloat16 at max_model_len 8192, logged on 2026-11-30 at 5fca7f3."""
+
+
+def question(**fields: Any) -> FitQuestion:
+    return FitQuestion(gpu_bytes=gpu_bytes("h200"), max_model_len=8192, **fields)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return build_model_config(parse_config(LLAMA_8B, "test"))
+
+
+@pytest.mark.parametrize("measured", MEASURED)
+def test_every_part_is_near_what_the_engine_measured(
+    llama: Any, measured: tuple[float, ...]
+) -> None:
+    num_seqs, tokens, weights, tables, activations, graphs, pages = measured
+    fit = plan_fit(llama, question(max_num_seqs=int(num_seqs), max_step_tokens=int(tokens)))
+    assert fit.weights_bytes / GIB == pytest.approx(weights, rel=0.01)
+    assert fit.tables_bytes / GIB == pytest.approx(tables, abs=0.02)
+    assert fit.activations_bytes / GIB == pytest.approx(activations, rel=0.03)
+    assert fit.graphs_bytes / GIB == pytest.approx(graphs, abs=0.03)
+    held_gib = fit.num_kv_tokens * fit.kv_token_bytes / GIB
+    assert held_gib == pytest.approx(pages, rel=0.003)
+    assert fit.max_model_len == 8192
+    assert fit.is_enough
+
+
+def test_a_quantized_model_leaves_more_for_tokens(llama: Any) -> None:
+    plain = plan_fit(llama, question())
+    packed = plan_fit(llama, question(scheme=at_load_scheme("fp8")))
+    assert packed.weights_bytes / GIB == pytest.approx(8.47, abs=0.05)
+    saved = plain.weights_bytes - packed.weights_bytes
+    gained = (packed.num_kv_tokens - plain.num_kv_tokens) * plain.kv_token_bytes
+    assert gained == pytest.approx(saved, rel=0.01)
+
+
+def test_a_model_that_is_too_large_holds_no_token(llama: Any) -> None:
+    small = dataclasses.replace(question(), gpu_bytes=gpu_bytes("16GiB"))
+    fit = plan_fit(llama, small)
+    assert fit.num_kv_tokens == 0
+    assert not fit.is_enough
+
+
+def test_a_context_beyond_the_pages_is_told() -> None:
+    config = build_model_config(parse_config(MODELS["llama8b"], "test"))
+    asked = FitQuestion(gpu_bytes=gpu_bytes("l4"), max_model_len=100_000, max_num_seqs=8)
+    fit = plan_fit(config, asked)
+    assert 0 < fit.max_model_len < 100_000
+    assert not fit.is_enough
+
+
+def test_a_context_beyond_the_models_is_refused(llama: Any) -> None:
+    with pytest.raises(ConfigError, match=r"200000 is more than the model's context 131072"):
+        plan_fit(llama, FitQuestion(gpu_bytes=gpu_bytes("h200"), max_model_len=200_000))
+
+
+def test_gpus_by_name_or_memory() -> None:
+    assert gpu_bytes("H100") == gpu_bytes("h100") > 79 * GIB
+    assert gpu_bytes("24GiB") == 24 * GIB
+    for name in ("h1000", "24", "GiB"):
+        with pytest.raises(ConfigError, match="is not known"):
+            gpu_bytes(name)
+
+
+def test_float32_takes_twice_the_memory(llama: Any) -> None:
+    wide = plan_fit(llama, question(dtype=torch.float32))
+    assert wide.weights_bytes == 2 * plan_fit(llama, question()).weights_bytes
+    assert wide.kv_token_bytes == 2 * plan_fit(llama, question()).kv_token_bytes
+
+
+def run_fit(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "octavo_engine", "fit", str(folder), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def config_alone(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    return tmp_path
+
+
+def test_the_command_prints_each_part_from_a_config_alone(config_alone: Path) -> None:
+    done = run_fit(config_alone, "--gpus", "h200", "--quantization", "fp8")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
+    assert "8.46 GiB" in lines["weights"]
+    assert {"activations", "graphs", "KV tokens", "largest context"} <= lines.keys()
+    assert "131,072" in lines["largest context"]
+
+
+def test_the_command_fails_with_the_numbers_where_it_does_not_fit(config_alone: Path) -> None:
+    done = run_fit(config_alone, "--gpus", "16GiB")
+    assert done.returncode == 1
+    assert "does not fit" in done.stderr
+    done = run_fit(config_alone, "--gpus", "gtx")
+    assert done.returncode == 2
+    assert "'gtx' is not known" in done.stderr
