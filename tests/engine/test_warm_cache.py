@@ -58,12 +58,13 @@ def test_dummy_weights_refuse_a_quantized_checkpoint(config_alone: Path) -> None
         ({}, None, None),
     ],
 )
-def test_both_caches_live_in_one_folder(
+def test_all_caches_live_in_one_folder(
     given: dict[str, str], cache: str | None, kernels: str | None
 ) -> None:
     name_the_caches(given)
     assert given.get("OCTAVO_CACHE_DIR") == cache
     assert given.get("TRITON_CACHE_DIR") == kernels
+    assert given.get("NUMBA_CACHE_DIR") == (cache and f"{cache}/cpu-kernels")
 
 
 def test_warm_cache_leaves_the_config_read(config_alone: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Where a start leaves what the next one need not do again: compiled kernels, configs once read.
 
-One folder, so that an image or a volume can carry it. Said before triton is imported.
+One folder, so that an image or a volume can carry it. Said before triton or numba is imported.
 """
 
 from collections.abc import MutableMapping
@@ -9,6 +9,7 @@ from pathlib import Path
 from octavo_engine.loading.cache_variable import CACHE_VARIABLE
 
 TRITON_VARIABLE = "TRITON_CACHE_DIR"
+NUMBA_VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def name_the_caches(environment: MutableMapping[str, str]) -> None:
@@ -21,3 +22,4 @@ def name_the_caches(environment: MutableMapping[str, str]) -> None:
     root = Path(environment.get(CACHE_VARIABLE) or Path(folder) / "octavo")
     environment[CACHE_VARIABLE] = str(root)
     environment.setdefault(TRITON_VARIABLE, str(root / "kernels"))
+    environment.setdefault(NUMBA_VARIABLE, str(root / "cpu-kernels"))
