@@ -90,6 +90,8 @@ class Reconciler:
             carried = _Carried(own, scale, "rejected", not_accepted=problem)
         else:
             carried = await self._carry_out(service, log)
+        since = body["metadata"].get("creationTimestamp", "")
+        carried = replace(carried, snapshot=carried.snapshot.since(since))
         carried = await self._with_events(key, carried)
         await self._tell(body, service, carried, log)
         return carried.outcome

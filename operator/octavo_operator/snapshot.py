@@ -23,6 +23,16 @@ class Snapshot:
     def child(self, kind: Kind) -> Manifest | None:
         return self.children.get(kind.name)
 
+    def since(self, moment: str) -> "Snapshot":
+        """Without pods and ReplicaSets of before the service was made, as its predecessor's are."""
+
+        def own(objects: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+            return tuple(
+                one for one in objects if one["metadata"].get("creationTimestamp", moment) >= moment
+            )
+
+        return replace(self, pods=own(self.pods), replica_sets=own(self.replica_sets))
+
     def with_child(self, child: Manifest) -> "Snapshot":
         return replace(self, children={**self.children, kind_of(child).name: child})
 
