@@ -11,6 +11,7 @@ import torch
 from tests.engine.runner_driver import Job, run_jobs, tokens_of
 from tests.engine.tiny_models import prompts, save_tiny
 
+import octavo_kernels
 from octavo_engine.batch import AdmittedRow, Batch, RowWork
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.cuda.build import LoadedModel, RunnerParts
@@ -218,3 +219,15 @@ def test_without_a_capture_the_function_runs_at_its_own_size() -> None:
     function = CapturedFunction(seen.append, [1, 2, 4, 8])
     function.run(3)
     assert seen == [3]
+
+
+def test_sampling_is_touched_in_the_type_and_sizes_of_eager_rows(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[torch.dtype, int]] = []
+    monkeypatch.setattr(
+        octavo_kernels, "sample", lambda logits, params: seen.append((logits.dtype, len(logits)))
+    )
+    _cuda_runner(llama).touch_sampling()
+    assert {dtype for dtype, _ in seen} == {torch.float32}
+    assert [num_rows for _, num_rows in seen][-1] == MAX_NUM_SEQS

@@ -2,7 +2,7 @@
 
 import itertools
 
-from octavo_engine.cuda.graphs import ends_of_powers, graph_sizes
+from octavo_engine.cuda.graphs import CapturedFunction, ends_of_powers, graph_sizes
 
 
 def test_sizes_rise_to_the_table_and_pad_by_an_eighth_at_most_above_64() -> None:
@@ -19,3 +19,12 @@ def test_the_ends_stand_for_all_sizes_up_to_each_power_of_two() -> None:
         1, 2, 4, 8, 16, 24, 32, 40, 64, 72,
     ]  # fmt: skip
     assert ends_of_powers([5]) == [5]
+
+
+def test_touching_launches_the_smallest_size_or_all_that_differ() -> None:
+    launched: list[int] = []
+    function = CapturedFunction(launched.append, [1, 2, 4, 8, 16, 24, 32, 40, 48, 64])
+    function.touch(only_smallest=True)
+    assert launched == [1]
+    function.touch()
+    assert launched[1:] == [1, 2, 4, 8, 16, 24, 32, 40, 64]

@@ -46,9 +46,9 @@ class CapturedFunction:
         for size in self._largest_first(num_sizes):
             self._function(size)
 
-    def touch(self) -> None:
+    def touch(self, *, only_smallest: bool = False) -> None:
         """Launches every kernel that the sizes compile, for `compile_only`."""
-        for size in ends_of_powers(self._sizes):
+        for size in self._sizes[:1] if only_smallest else ends_of_powers(self._sizes):
             self._function(size)
 
     def capture(self, pool: Any, num_sizes: int | None = None) -> None:

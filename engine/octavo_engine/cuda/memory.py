@@ -128,14 +128,21 @@ def _release_cached() -> None:
 
 @torch.inference_mode()
 def compile_kernels(probe: CudaRunner, device: torch.device) -> None:
-    """Compiles what the captured functions launch, in threads: one after the other it takes three
-    times as long where no cache has them. The kernels left are sampling's with every option on."""
+    """Compiles in threads what the runner launches: one after the other it takes three times as
+    long. Where a cache has the kernels of the smallest sizes it is taken to have them all."""
     from octavo_kernels.gpu.compile_only import compile_only
 
+    num_threads = os.cpu_count() or 1
+    functions = probe.captured_functions()
     probe.stage_padding()
-    with compile_only(os.cpu_count() or 1):
-        for function in probe.captured_functions():
-            function.touch()
+    with compile_only(num_threads) as smallest:
+        for function in functions:
+            function.touch(only_smallest=True)
+    if smallest.num_compiled:
+        with compile_only(num_threads):
+            for function in functions:
+                function.touch()
+            probe.touch_sampling()
     torch.cuda.synchronize(device)
 
 

@@ -7,11 +7,12 @@ all of it also runs on a CPU, which is how its logic is tested.
 
 import torch
 
+import octavo_kernels
 from octavo_engine.batch import AdmittedRow, Batch, KVGroup, PromptLogprobs, RowWork
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import DecodeForward, SampleTail, Shapes
 from octavo_engine.cuda.fused_decoder import FusedDecoder
-from octavo_engine.cuda.graphs import CapturedFunction, graph_sizes
+from octavo_engine.cuda.graphs import CapturedFunction, ends_of_powers, graph_sizes
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
 from octavo_engine.cuda.mixed import MixedForward
@@ -105,6 +106,13 @@ class CudaRunner:
         self._buffers.stage(0, [], [])
         if self._mixed is not None:
             self._mixed.stage_padding()
+
+    def touch_sampling(self) -> None:
+        """Launches what rows with special wishes sample by, for `compile_only`."""
+        logits = torch.zeros(self._info.max_num_seqs, self._info.vocab_size, device=self._device)
+        for num_rows in ends_of_powers(graph_sizes(self._info.max_num_seqs)):
+            params = self._buffers.sampling(num_rows, all_greedy=False)
+            octavo_kernels.sample(logits[:num_rows], params)
 
     def close(self) -> None:
         """Waits for the steps that were launched."""

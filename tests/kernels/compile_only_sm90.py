@@ -1,0 +1,27 @@
+"""Compiles a kernel twice by `compile_only`, on a machine without a GPU; prints what it counted.
+
+A process of its own, as `compile_sm90`. TRITON_CACHE_DIR says where the kernels go.
+"""
+
+import json
+
+import torch
+from tests.kernels.compile_sm90 import OfflineDriver
+from triton.runtime import driver
+
+from octavo_kernels.gpu.compile_only import compile_only
+from octavo_kernels.gpu.rms_norm import rms_norm
+
+
+def main() -> None:
+    driver.set_active(OfflineDriver())
+    x = torch.ones(4, 256, dtype=torch.bfloat16)
+    with compile_only(2) as counts:
+        y = rms_norm(x, x[0], 1e-5)
+        rms_norm(x, x[0], 1e-5)
+        rms_norm(x.float(), x[0], 1e-5)
+    print(json.dumps([counts.num_found, counts.num_compiled, list(y.shape)]))
+
+
+if __name__ == "__main__":
+    main()
