@@ -6,6 +6,8 @@ from tests.kernels.quant_case import random_values, random_weight
 
 from octavo_kernels.gpu.packed_linear import choose_split, dequantize
 from octavo_kernels.gpu.packed_linear import packed_linear as kernel
+from octavo_kernels.gpu.packed_products import MAX_PLAIN_TOKENS
+from octavo_kernels.gpu.packed_products import packed_linear as choose_kernel
 from octavo_kernels.packed_weight import join_rows, pack_words, spread_scale_rows, unpack_words
 from octavo_kernels.quant_ops import packed_linear
 from octavo_kernels.reference.packed_linear import dequantize as reference_weight
@@ -55,6 +57,18 @@ def test_the_product_is_that_of_the_dequantised_weight(
     assert_close(kernel(x, weight, bias), exact, dtype)
     assert_close(kernel(x, weight, None), exact - bias.double(), dtype)
     assert not weight.arrivals.any()
+
+
+@pytest.mark.parametrize("num_tokens", [MAX_PLAIN_TOKENS, MAX_PLAIN_TOKENS + 1])
+def test_many_tokens_are_multiplied_by_the_dequantised_weight(
+    num_tokens, dtype, device, generator, assert_close
+):
+    weight = random_weight("int8", (64, 96), generator, group_size=32)
+    x = torch.randn(num_tokens, 96, generator=generator, device=device).to(dtype)
+    bias = torch.randn(64, generator=generator, device=device).to(dtype)
+    exact = x.double() @ reference_weight(weight).to(dtype).double().T + bias.double()
+    # Torch's own product on a CPU rounds before it adds the bias.
+    assert_close(choose_kernel(x, weight, bias), exact, dtype, factor=2)
 
 
 def test_a_weight_is_dequantised_to_the_last_bit(weight, dtype):

@@ -150,7 +150,8 @@ def scaled_linear(
     """As `quant_ops.scaled_linear`; use_tma None: where the GPU has it."""
     num_tokens, width = values.shape
     is_many = num_tokens > _max_own_tokens(width)
-    if values.is_cuda and is_many and _library_takes(weight, dtype):
+    is_on_hopper = values.is_cuda and capability(values.device)[0] >= 9
+    if is_on_hopper and is_many and _library_takes(weight, dtype):
         return _by_library(values, scales, weight, bias)
     has_groups = not weight.has_row_scales
     config = scaled_config(
@@ -168,7 +169,7 @@ def scaled_linear(
         kind = torch.int32 if is_whole else torch.float32
         partial = torch.empty(size, dtype=kind, device=values.device)
     if use_tma is None:
-        use_tma = values.is_cuda and capability(values.device)[0] >= 9
+        use_tma = is_on_hopper
     block_k = config.block_k
     _scaled_kernel[(num_programs, config.split_k)](
         values,
