@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from octavo_engine.cli.main import app
 from octavo_engine.cli.termination import Termination, TerminationReason, encode
+from octavo_engine.fetch import uri as model_uri
 from octavo_engine.messages import EngineStats
 from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_operator import api, engine_args, pod_causes, samples
@@ -81,6 +82,41 @@ def test_the_engine_knows_every_dtype_of_the_api(serve, dtype):
     args = engine_args.serve_args(service({"engine": {"dtype": dtype}}), "cuda")
 
     assert parsed(serve, args)["dtype"] == dtype
+
+
+def test_the_engine_fetches_what_the_operator_says():
+    fetch = typer.main.get_command(app).commands["fetch"]  # type: ignore[attr-defined]
+    made = service(
+        {
+            "model": {"uri": "hf://org/name@v1"},
+            "engine": ALL_FIELDS,
+            "accelerator": {"memoryGiB": 80},
+        }
+    )
+    args = engine_args.fetch_args(made, made.model_source, "/secret", "cuda")
+    options = fetch.make_context("fetch", args[1:]).params
+
+    assert options["model"] == "hf://org/name@v1"
+    assert str(options["to"]) == made.model_source.serve_path
+    assert str(options["secret_dir"]) == "/secret"
+    assert (options["memory_gib"], options["device"]) == (80, "cuda")
+    assert (options["tensor_parallel_size"], options["max_model_len"]) == (2, 4096)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "hf://a/b",
+        "hf://a/b@v1/q.gguf",
+        "modelscope://a/b",
+        "s3://buck/x",
+        "gs://buck",
+        "https://h/x",
+    ],
+)
+def test_a_uri_that_the_operator_takes_is_one_that_the_engine_fetches(uri):
+    assert str(model_uri.parse(uri)) == uri
+    assert service({"model": {"uri": uri}}).model_source.uri == uri
 
 
 def test_further_arguments_cannot_set_what_a_field_sets(serve, request):
