@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from octavo_engine.cli.main import app
 from octavo_engine.cli.termination import Termination, TerminationReason, encode
 from octavo_engine.fetch import uri as model_uri
-from octavo_engine.messages import EngineStats
+from octavo_engine.messages import EngineInfo, EngineStats
 from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_operator import api, engine_args, pod_causes, samples
 from octavo_operator.autoscale import ReplicaLoad
@@ -175,8 +175,16 @@ def test_the_operator_reads_the_load_that_the_engine_tells() -> None:
         last_step_age_s=0.0,
         has_work=True,
     )
-    metrics = ServerMetrics("chat", lambda: stats)
-    metrics.tell_room(16)
+    info = EngineInfo(
+        vocab_size=8,
+        max_model_len=64,
+        block_size=16,
+        num_blocks=8,
+        max_num_seqs=16,
+        dtype="float32",
+        device="cpu",
+    )
+    metrics = ServerMetrics("chat", lambda: (stats, info))
 
     assert samples.parse(generate_latest(metrics.registry).decode()) == ReplicaLoad(
         num_pending=3, num_running=2, kv_use=0.5, max_running=16
