@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 import torch
+from tests.conformance.suite import CLIENTS, run_client
 from tests.engine.server_process import ServerProcess, serving_process
 from transformers import AutoModelForCausalLM
 
@@ -170,6 +171,13 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert model.id == MODEL
     assert model.max_model_len > 1000  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_server_conforms_to_what_each_client_knows(server: ServerProcess, name: str) -> None:
+    findings = run_client(name, server.url, MODEL, key="none")
+    assert len(findings) >= 6
+    assert [finding for finding in findings if not finding.is_good] == []
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
