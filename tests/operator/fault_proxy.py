@@ -29,7 +29,7 @@ class Faults:
 
     too_many: float = 0.06
     """429 with Retry-After, not forwarded."""
-    conflict: float = 0.05
+    conflict: float = 0.1
     """409, not forwarded; writes only."""
     error: float = 0.05
     """500, not forwarded."""
