@@ -19,6 +19,8 @@ SERVED = {
     "spec": {
         "model": {"uri": "file:///var/lib/octavo/models/smollm2-135m-instruct"},
         "accelerator": {"resourceName": "none"},
+        # A replica that serves leaves something for those that start beside it.
+        "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}},
         "engine": {"maxNumSeqs": 2, "maxModelLen": 512, "cpuKvCacheGiB": 0.25},
         "autoscaling": {
             "maxReplicas": 3,
