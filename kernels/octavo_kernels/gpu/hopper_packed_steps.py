@@ -77,6 +77,58 @@ def _two_zeros(zeros, scale, group, row, tokens, N: gl.constexpr, last_group: gl
 
 
 @gluon.jit
+def _add_scaled(
+    words, place, z00, z01, z10, z11, s00, s01, s10, s11, acc0, acc1, zero_sum, tokens, first,
+    HAS_ZEROS: gl.constexpr, a_layout: gl.constexpr,
+):  # fmt: skip
+    """A step's products of both halves with scales on the weights, which the sums then need not."""
+    words0 = words.index(place).load(a_layout)
+    _, acc0 = _nibble_products(
+        words0, z00[:, None], z01[:, None], s00.to(tokens.dtype)[:, None],
+        s01.to(tokens.dtype)[:, None], acc0, tokens, first, zero_sum, HAS_ZEROS, True,
+    )  # fmt: skip
+    acc0 = warpgroup_mma_wait(0, deps=[acc0])
+    words1 = words.index(place + 1).load(a_layout)
+    _, acc1 = _nibble_products(
+        words1, z10[:, None], z11[:, None], s10.to(tokens.dtype)[:, None],
+        s11.to(tokens.dtype)[:, None], acc1, tokens, first, zero_sum, HAS_ZEROS, True,
+    )  # fmt: skip
+    acc1 = warpgroup_mma_wait(0, deps=[acc1])
+    return acc0, acc1
+
+
+@gluon.jit
+def _add_groups(
+    words, place, z00, z01, z10, z11, s00, s01, s10, s11, acc0, acc1, zero_sum, tokens, first,
+    free, HAS_ZEROS: gl.constexpr, IN_TURN: gl.constexpr, a_layout: gl.constexpr,
+):  # fmt: skip
+    """A step's products of both halves, each group summed alone and scaled then.
+
+    IN_TURN: one half after the other, where both at once would not fit in the registers. free: is
+    told as soon as the words and tokens have been read.
+    """
+    words0 = words.index(place).load(a_layout)
+    g0, h0 = _nibble_products(
+        words0, z00[:, None], z01[:, None], 0, 0, acc0, tokens, first, zero_sum, HAS_ZEROS, False
+    )
+    if IN_TURN:
+        g0, h0 = warpgroup_mma_wait(0, deps=[g0, h0])
+        acc0 += g0 * s00.to(gl.float32)[:, None] + h0 * s01.to(gl.float32)[:, None]
+    words1 = words.index(place + 1).load(a_layout)
+    g1, h1 = _nibble_products(
+        words1, z10[:, None], z11[:, None], 0, 0, acc1, tokens, first, zero_sum, HAS_ZEROS, False
+    )
+    if IN_TURN:
+        g1, h1 = warpgroup_mma_wait(0, deps=[g1, h1])
+    else:
+        g0, h0, g1, h1 = warpgroup_mma_wait(0, deps=[g0, h0, g1, h1])
+        acc0 += g0 * s00.to(gl.float32)[:, None] + h0 * s01.to(gl.float32)[:, None]
+    mbarrier.arrive(free, count=1)
+    acc1 += g1 * s10.to(gl.float32)[:, None] + h1 * s11.to(gl.float32)[:, None]
+    return acc0, acc1
+
+
+@gluon.jit
 def multiply_int4(
     CONSUMER: gl.constexpr, scales, zeros, words, tokens, full, free, row0, row1, first_step,
     num_steps, N: gl.constexpr, K: gl.constexpr, HAS_ZEROS: gl.constexpr,
@@ -89,8 +141,6 @@ def multiply_int4(
     a_rows: gl.constexpr = gl.SliceLayout(1, a_layout)
     scale_rows: gl.constexpr = a_rows if SCALES_WEIGHTS else gl.SliceLayout(1, acc_layout)
     last_group: gl.constexpr = (K + 127) // 128 - 1
-    # One half after the other where both at once would not fit in the registers.
-    in_turn: gl.constexpr = BLOCK_M > 16 or HAS_ZEROS
     of_zeros0 = row0 + gl.arange(0, 64, a_rows)
     of_zeros1 = row1 + gl.arange(0, 64, a_rows)
     of_scales0 = row0 + gl.arange(0, 64, scale_rows)
@@ -117,40 +167,17 @@ def multiply_int4(
         )
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         place = (stage * CONSUMERS + CONSUMER) * 2
-        words0 = words.index(place).load(a_layout)
         if SCALES_WEIGHTS:
-            _, acc0 = _nibble_products(
-                words0, z00[:, None], z01[:, None], s00.to(tokens.dtype)[:, None],
-                s01.to(tokens.dtype)[:, None], acc0, tokens, stage * 4, zero_sum, HAS_ZEROS, True,
+            acc0, acc1 = _add_scaled(
+                words, place, z00, z01, z10, z11, s00, s01, s10, s11, acc0, acc1, zero_sum, tokens,
+                stage * 4, HAS_ZEROS, a_layout,
             )  # fmt: skip
-            acc0 = warpgroup_mma_wait(0, deps=[acc0])
-            words1 = words.index(place + 1).load(a_layout)
-            _, acc1 = _nibble_products(
-                words1, z10[:, None], z11[:, None], s10.to(tokens.dtype)[:, None],
-                s11.to(tokens.dtype)[:, None], acc1, tokens, stage * 4, zero_sum, HAS_ZEROS, True,
-            )  # fmt: skip
-            acc1 = warpgroup_mma_wait(0, deps=[acc1])
             mbarrier.arrive(free.index(stage), count=1)
         else:
-            g0, h0 = _nibble_products(
-                words0, z00[:, None], z01[:, None], 0, 0, acc0, tokens, stage * 4, zero_sum,
-                HAS_ZEROS, False,
+            acc0, acc1 = _add_groups(
+                words, place, z00, z01, z10, z11, s00, s01, s10, s11, acc0, acc1, zero_sum, tokens,
+                stage * 4, free.index(stage), HAS_ZEROS, BLOCK_M > 16 or HAS_ZEROS, a_layout,
             )  # fmt: skip
-            if in_turn:
-                g0, h0 = warpgroup_mma_wait(0, deps=[g0, h0])
-                acc0 += g0 * s00.to(gl.float32)[:, None] + h0 * s01.to(gl.float32)[:, None]
-            words1 = words.index(place + 1).load(a_layout)
-            g1, h1 = _nibble_products(
-                words1, z10[:, None], z11[:, None], 0, 0, acc1, tokens, stage * 4, zero_sum,
-                HAS_ZEROS, False,
-            )  # fmt: skip
-            if in_turn:
-                g1, h1 = warpgroup_mma_wait(0, deps=[g1, h1])
-            else:
-                g0, h0, g1, h1 = warpgroup_mma_wait(0, deps=[g0, h0, g1, h1])
-                acc0 += g0 * s00.to(gl.float32)[:, None] + h0 * s01.to(gl.float32)[:, None]
-            mbarrier.arrive(free.index(stage), count=1)
-            acc1 += g1 * s10.to(gl.float32)[:, None] + h1 * s11.to(gl.float32)[:, None]
         s00, s01, s10, s11 = next_s00, next_s01, next_s10, next_s11
         z00, z01, z10, z11 = next_z00, next_z01, next_z10, next_z11
     return acc0, acc1
