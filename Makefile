@@ -128,6 +128,10 @@ conformance: setup ## Ask a server of OpenAI's API all that clients rely on: mak
 fault-storm: preflight-cluster setup ## Five minutes of faults before the API server while 50 services come, change and go
 	OCTAVO_FAULT_STORM_S=300 $(BIN)/python -m pytest -s tests/operator/test_fault_storm_on_cluster.py
 
+.PHONY: survive
+survive: preflight setup ## What 30 running streams survive: deletes, rollouts, drains, kills; prints a table
+	@$(BIN)/python -m tests.e2e.survive
+
 .PHONY: bench-operator
 bench-operator: preflight-cluster setup ## 500 services on a real API server: time to converge, calls when idle, memory
 	@$(BIN)/python -m tests.bench.operator_bench

@@ -114,6 +114,13 @@ class Controller:
             self._metrics.reconcile_seconds.labels(outcome).observe(seconds)
 
     async def _reconcile(self, key: ServiceKey) -> Outcome:
+        """Every line that is logged meanwhile names the service and its generation."""
+        body = self._cache.service(key)
+        generation = None if body is None else body["metadata"]["generation"]
+        with structlog.contextvars.bound_contextvars(service="/".join(key), generation=generation):
+            return await self._tried(key)
+
+    async def _tried(self, key: ServiceKey) -> Outcome:
         try:
             outcome = await self._reconciler.reconcile(key)
         except ApiError as error:

@@ -12,7 +12,9 @@ Check = Callable[[], str | None]
 """None when all is well, else a sentence that says what is stale."""
 
 
-def app(check: Check, metrics: Metrics) -> web.Application:
+def app(check: Check, metrics: Metrics, refresh: Callable[[], None]) -> web.Application:
+    """`refresh` brings up to date what is counted only when it is asked for."""
+
     async def healthz(_: web.Request) -> web.Response:
         problem = check()
         if problem is None:
@@ -20,6 +22,7 @@ def app(check: Check, metrics: Metrics) -> web.Application:
         return web.Response(status=503, text=problem + "\n")
 
     async def metricsz(_: web.Request) -> web.Response:
+        refresh()
         body = generate_latest(metrics.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

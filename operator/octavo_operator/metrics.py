@@ -56,7 +56,7 @@ class Metrics:
         )
         self.services = Gauge(
             "octavo_operator_services",
-            "Services by condition and status, as of the last resync.",
+            "Services by condition and status.",
             ["condition", "status"],
             registry=self.registry,
         )

@@ -58,7 +58,6 @@ class Resync:
                 self._cache.replace_all(kind, namespace, listing.items, listing.resource_version)
         self._fresh_s = time.monotonic()
         self._metrics.last_resync_time.set_to_current_time()
-        self._count_services()
         for key in self._cache.services():
             self._wake(key)
 
@@ -87,7 +86,7 @@ class Resync:
             return
         await asyncio.sleep(_SETTLE_S)
 
-    def _count_services(self) -> None:
+    def count_services(self) -> None:
         self._metrics.services.clear()
         for key in self._cache.services():
             body = self._cache.service(key) or {}

@@ -33,7 +33,8 @@ async def run(config: OperatorConfig) -> None:
         cluster = Cluster(client, metrics)
         lease = LeaderLease(cluster, config.lease, connection.own_namespace(), _identity())
         controller = Controller(config, cluster, metrics, lease.until_fresh, stop)
-        application = health.app(_staleness(lease, controller.resync, config), metrics)
+        resync = controller.resync
+        application = health.app(_staleness(lease, resync, config), metrics, resync.count_services)
         async with health.serving(application, config.health_host, config.health_port) as port:
             structlog.get_logger().info("started", health_port=port)
             if await unless_stopped(lease.acquire(), stop):

@@ -90,5 +90,5 @@ def _type(condition: Mapping[str, Any]) -> EventType:
     return "Normal" if is_on or condition["reason"] in _WANTED else "Warning"
 
 
-_WANTED = frozenset({"Starting", "RollingOut", "Draining", "ScaledToZero"})
+_WANTED = frozenset({"Starting", "RollingOut", "Draining", "ScaledToZero", "ModelPending"})
 """Reasons for which a condition ceases to hold although nothing is wrong."""

@@ -1,7 +1,10 @@
 """What becomes of the objects of a service: made, put back, left alone, removed."""
 
+import json
+
 import pytest
 from tests.operator.cluster_operator import (
+    answer,
     condition,
     has_reason,
     make_ready,
@@ -175,3 +178,41 @@ def test_children_of_a_predecessor_are_waited_for(operator, kubectl):
     finally:
         kubectl("patch", "serviceaccount", "chat", '--patch={"metadata": {"finalizers": null}}')
     wait_for_pods(kubectl, 1)
+
+
+def test_another_manager_that_applies_all_the_time_sees_no_difference(operator, kubectl):
+    """As a GitOps controller does: server-side, every few seconds, and it looks at `diff`."""
+    manifest = json.dumps(service())
+    words = ("--server-side", "--field-manager=gitops", "--filename=-")
+    kubectl("apply", *words, stdin=manifest)
+    answer(kubectl, wait_for_pods(kubectl, 1)[0])
+    kubectl("wait", "--for=condition=Ready", "osvc/chat", "--timeout=30s")
+    kinds = "osvc,serviceaccounts,services,poddisruptionbudgets,networkpolicies,deployments"
+
+    def seen():
+        items = kubectl.get(kinds, "--show-managed-fields")["items"]
+        ours = [item for item in items if item["metadata"]["name"] == "chat"]
+        return {item["kind"]: (item["metadata"].get("generation"), _owners(item)) for item in ours}
+
+    before = seen()
+    writes = operator.num_writes()
+
+    for _ in range(3):
+        kubectl("apply", *words, stdin=manifest)
+        assert kubectl("diff", *words, stdin=manifest) == ""
+
+    assert seen() == before
+    assert operator.num_writes() == writes
+    assert [owner[:2] for owner in before["InferenceService"][1]] == [
+        ("gitops", None),
+        ("octavo-operator", "status"),
+    ]
+
+
+def _owners(item):
+    """Who owns which fields; the cluster's own controllers write only the status of a child."""
+    entries = item["metadata"]["managedFields"]
+    ours = [e for e in entries if e["manager"] in ("gitops", "octavo-operator")]
+    return sorted(
+        (e["manager"], e.get("subresource"), json.dumps(e["fieldsV1"]), e["time"]) for e in ours
+    )

@@ -8,6 +8,7 @@ import structlog
 from octavo_operator.config import OperatorConfig
 from octavo_operator.controller import Controller
 from octavo_operator.errors import ApiUnavailable
+from octavo_operator.kinds import INFERENCE_SERVICE
 from octavo_operator.metrics import Metrics
 
 GOOD, BAD = ("team", "good"), ("team", "bad")
@@ -72,3 +73,27 @@ async def test_nothing_is_written_before_it_may_be(fake_cluster, engine_defaults
             await asyncio.sleep(0.01)
 
     work.cancel()
+
+
+async def test_lines_logged_meanwhile_name_the_service_and_its_generation(
+    fake_cluster, engine_defaults, service_body
+):
+    class Logging:
+        async def reconcile(self, key):
+            self.seen = structlog.contextvars.get_contextvars()
+            return "unchanged"
+
+    async def may_write():
+        pass
+
+    config = OperatorConfig(engine=engine_defaults, workers=1)
+    controller = Controller(config, fake_cluster, Metrics(), may_write, asyncio.Event())
+    controller._reconciler = Logging()
+    controller._cache.put(INFERENCE_SERVICE, service_body(generation=7))
+    controller._queue.wake(("team", "chat"))
+    await controller._queue.take()
+
+    await controller._reconcile(("team", "chat"))
+
+    assert controller._reconciler.seen == {"service": "team/chat", "generation": 7}
+    assert structlog.contextvars.get_contextvars() == {}

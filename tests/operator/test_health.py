@@ -6,8 +6,8 @@ from octavo_operator import health
 from octavo_operator.metrics import Metrics
 
 
-async def get(path, check=lambda: None, metrics=None):
-    application = health.app(check, metrics or Metrics())
+async def get(path, check=lambda: None, metrics=None, refresh=lambda: None):
+    application = health.app(check, metrics or Metrics(), refresh)
     async with (
         health.serving(application, "127.0.0.1", 0) as port,
         httpx.AsyncClient(trust_env=False) as client,
@@ -31,4 +31,15 @@ async def test_metrics_are_told():
 
     answer = await get("/metrics", metrics=metrics)
     sample = 'octavo_operator_api_calls_total{code="200",resource="pods",verb="GET"} 1.0'
+    assert sample in answer.text.splitlines()
+
+
+async def test_what_is_counted_when_asked_for_is_up_to_date():
+    metrics = Metrics()
+
+    def count():
+        metrics.services.labels("Ready", "True").set(3)
+
+    answer = await get("/metrics", metrics=metrics, refresh=count)
+    sample = 'octavo_operator_services{condition="Ready",status="True"} 3.0'
     assert sample in answer.text.splitlines()

@@ -121,3 +121,11 @@ def test_health_and_metrics_tell_of_the_work(operator, kubectl):
     assert operator.get("/healthz").text == "ok\n"
     applied = operator.samples("octavo_operator_applied_objects_total")
     assert applied[("cause", "missing"), ("kind", "Deployment")] == 1
+    ready = (("condition", "Ready"), ("status", "True"))
+    kubectl.wait_until(
+        "counted", lambda: operator.samples("octavo_operator_services").get(ready) == 1
+    )
+    told = [line for line in operator.log() if line["event"] in ("applied", "status")]
+    assert {(line["service"], line["generation"]) for line in told} == {
+        (f"{kubectl.namespace}/chat", 1)
+    }

@@ -28,6 +28,11 @@ WELL = condition("Degraded", "False", "AsExpected")
         ([CRASHED], [READY], [("Normal", "AllReplicasReady")]),
         ([READY], [CRASHED], [("Warning", "CrashLoop")]),
         ([READY], [condition("Ready", "False", "RollingOut")], [("Normal", "RollingOut")]),
+        (
+            [condition("ModelReady", "True", "ModelReady")],
+            [condition("ModelReady", "False", "ModelPending")],
+            [("Normal", "ModelPending")],
+        ),
         ([WELL], [DEGRADED], [("Warning", "CrashLoop")]),
         ([DEGRADED], [WELL], [("Normal", "AsExpected")]),
         (

@@ -11,6 +11,7 @@ from octavo_engine.cli.bench import bench
 from octavo_engine.cli.caches import name_the_caches
 from octavo_engine.cli.chat import chat
 from octavo_engine.cli.fetch import UriArgument, fetch
+from octavo_engine.cli.first_process import heed_sigterm
 from octavo_engine.cli.fit import fit
 from octavo_engine.cli.generate import generate
 from octavo_engine.cli.options import with_engine_options
@@ -42,6 +43,7 @@ def _octavo() -> None:
 
 def main() -> None:
     """Entry point of the console script. A wrong option ends with exit code 2 and a suggestion."""
+    heed_sigterm()
     share_the_host(os.environ)
     name_the_caches(os.environ)
     try:
