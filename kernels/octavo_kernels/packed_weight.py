@@ -104,7 +104,7 @@ def unpack_words(weight: PackedWeight) -> torch.Tensor:
         words = words.permute(1, 0, 2)
     words = words.reshape(weight.num_rows, weight.num_steps, 1, PLANE_INPUTS)
     shifts = torch.arange(0, WORD_BITS, weight.bits, device=words.device)[:, None]
-    raw = ((words.to(torch.int32) >> shifts) & (2**weight.bits - 1)).to(torch.uint8)
+    raw: torch.Tensor = ((words.to(torch.int32) >> shifts) & (2**weight.bits - 1)).to(torch.uint8)
     raw = raw.flatten(1)[:, : weight.width]
     if weight.kind == "fp8":
         return raw.view(torch.float8_e4m3fn).float()
