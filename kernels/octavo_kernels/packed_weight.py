@@ -113,7 +113,7 @@ def unpack_words(weight: PackedWeight) -> torch.Tensor:
 
 def interleave(x: torch.Tensor) -> torch.Tensor:
     """x[..., K], K a multiple of 128 -> the order of inputs in which bytes of 8-bit words lie."""
-    halves = x.unflatten(-1, (-1, 2, PLANE_INPUTS))
+    halves: torch.Tensor = x.unflatten(-1, (-1, 2, PLANE_INPUTS))
     return halves.transpose(-1, -2).flatten(-3)
 
 
