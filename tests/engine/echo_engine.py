@@ -89,6 +89,9 @@ class EchoEngine:
     async def close(self) -> None:
         return None
 
+    def abandon(self) -> None:
+        return None
+
     async def _run(self, request: EngineRequest) -> AsyncIterator[list[RequestDelta]]:
         rows = [self._row(request, index) for index in range(request.params.n)]
         num_steps = max(len(row) for row in rows)

@@ -113,19 +113,14 @@ def bench_serve(
     Give one of --rate, --concurrency and --trace; without any: --concurrency 8.
     """
     from octavo_engine.bench.load import Target
-    from octavo_engine.bench.workload import TraceError, read_trace, synthetic
+    from octavo_engine.bench.workload import synthetic
 
     if sum(given is not None for given in (rate, concurrency, trace)) > 1:
         raise typer.BadParameter("give only one of --rate, --concurrency and --trace")
-    try:
-        plan = (
-            read_trace(trace, num_requests, trace_speed)
-            if trace is not None
-            else synthetic(num_requests or 100, input_tokens, output_tokens, rate, seed)
-        )
-    except TraceError as error:
-        typer.echo(f"octavo: {error}", err=True)
-        raise typer.Exit(EXIT_CANNOT_WORK) from error
+    if trace is None:
+        plan = synthetic(num_requests or 100, input_tokens, output_tokens, rate, seed)
+    else:
+        plan = _trace_plan(trace, num_requests, trace_speed)
     is_open = rate is not None or trace is not None
     base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
     target = Target(
@@ -145,11 +140,17 @@ def bench_serve(
         "trace": None if trace is None else trace.name,
         "seed": seed,
     }
-    _print(figures)
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if figures["failed"]:
-        raise typer.Exit(EXIT_FAILED)
+    _report(figures, json_file)
+
+
+def _trace_plan(trace: Path, num_requests: int | None, speed: float) -> "list[Planned]":
+    from octavo_engine.bench.workload import TraceError, read_trace
+
+    try:
+        return read_trace(trace, num_requests, speed)
+    except TraceError as error:
+        typer.echo(f"octavo: {error}", err=True)
+        raise typer.Exit(EXIT_CANNOT_WORK) from error
 
 
 def _first_model(base_url: str, api_key: str | None) -> str:
@@ -200,6 +201,15 @@ def _measure(
         return summary(samples, duration_s)
 
     return asyncio.run(run())
+
+
+def _report(figures: dict[str, Any], json_file: Path | None) -> None:
+    """Prints and writes; ends the command with a code that tells of failed requests."""
+    _print(figures)
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if figures["failed"]:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _print(figures: dict[str, Any]) -> None:

@@ -156,6 +156,9 @@ class InProcessEngine:
         """Aborts what is left, waits for the steps in flight and closes the runner."""
         await asyncio.to_thread(self.close_blocking)
 
+    def abandon(self) -> None:
+        """Nothing: the core's thread ends with this process."""
+
     def close_blocking(self) -> None:
         if self._receivers.start_closing():
             self._inbox.put(_Close())

@@ -111,6 +111,10 @@ class ProcessEngine:
     async def close(self) -> None:
         await asyncio.to_thread(self.close_blocking)
 
+    def abandon(self) -> None:
+        self._process.kill()
+        self._folder.cleanup()
+
     def close_blocking(self) -> None:
         """Aborts what is left and ends the process, by force when it does not end by itself."""
         if not self._receivers.start_closing():

@@ -58,6 +58,10 @@ async def serve(settings: ServerSettings, load: Callable[[ServerState], Loaded])
     ]
     try:
         await _load_and_wait(state, signals, load, listening)
+    except BaseException:
+        if state.loaded is not None:
+            state.loaded.engine.abandon()
+        raise
     finally:
         for task in background:
             task.cancel()
