@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.bench.gpu_workloads import LLAMA_8B
 from tests.engine.tiny_models import prompts
-from tests.gpu.gpu_engine import make_core
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineRequest
 from octavo_engine.runner.build import build_runner
 from octavo_engine.sampling_params import MAX_LOGPROBS, SamplingParams
@@ -38,7 +38,8 @@ def test_full_steps_stay_within_the_share(params: SamplingParams, tmp_path: Path
         path=str(tmp_path), device="cuda", load_format="dummy", max_model_len=8192
     )
     cache = CacheSettings(gpu_memory_utilization=SHARE)
-    core = make_core(build_runner(EngineConfig(model=settings, cache=cache, scheduler=scheduler)))
+    runner = build_runner(EngineConfig(model=settings, cache=cache, scheduler=scheduler))
+    core = EngineCore(runner, scheduler)
     lengths = [8000, *[300] * (NUM_ROWS - 1)]
     for idx, prompt in enumerate(prompts(lengths)):
         core.submit(EngineRequest(request_id=str(idx), prompt_token_ids=prompt, params=params))
