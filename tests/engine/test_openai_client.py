@@ -210,9 +210,9 @@ def test_client_that_leaves_frees_its_pages(server: ServerProcess, client: opena
         model=MODEL, prompt="The sea is", max_tokens=2000, stream=True, temperature=0
     )
     next(iter(stream))
-    assert metric(server, "octavo:kv_blocks_used") > 0
+    assert metric(server, "vllm:kv_cache_usage_perc") > 0
     stream.close()
-    wait_for_zero(server, "octavo:kv_blocks_used")
+    wait_for_zero(server, "vllm:kv_cache_usage_perc")
     assert metric(server, "vllm:num_requests_running") == 0
 
 
@@ -221,13 +221,19 @@ def test_signal_lets_the_stream_finish_and_ends_with_code_0(
 ) -> None:
     """Last in this file: the server is gone afterwards."""
     stream = client.completions.create(
-        model=MODEL, prompt="The sea is", max_tokens=30, stream=True, temperature=0
+        model=MODEL,
+        prompt="The sea is",
+        max_tokens=30,
+        stream=True,
+        stream_options={"include_usage": True},
+        temperature=0,
     )
-    first = next(iter(stream))
+    next(iter(stream))
     server.signal(signal.SIGTERM)
-    rest = list(stream)
-    assert len([first, *rest]) == 30
-    assert rest[-1].choices[0].finish_reason == "length"
+    *_, last, usage = stream
+    assert last.choices[0].finish_reason == "length"
+    assert usage.usage is not None
+    assert usage.usage.completion_tokens == 30
     assert server.exit_code() == 0, server.log
 
 
