@@ -74,4 +74,6 @@ def narrowed(document: dict[str, Any]) -> dict[str, Any]:
     for schema in [*schemas, *result["components"]["schemas"].values()]:
         properties = schema.get("properties", {})
         properties.update({name: NARROWED[name] for name in NARROWED.keys() & properties.keys()})
+        if {"role", "content"} <= properties.keys():
+            schema["required"] = ["role", "content"]  # a message of almost every role needs both
     return result
