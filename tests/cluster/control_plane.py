@@ -107,8 +107,7 @@ class ControlPlane:
             f"--secure-port={self.api_port}",
             *reach,
             "--authorization-mode=Node,RBAC",
-            # The second is on in some distributions: who sets blockOwnerDeletion needs a right.
-            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
+            "--enable-admission-plugins=NodeRestriction",
             f"--audit-policy-file={self._audit_policy}",
             f"--audit-log-path={self.audit_log}",
             f"--client-ca-file={pki.ca}",

@@ -20,7 +20,8 @@ from tests.operator.cluster_operator import (
 pytestmark = pytest.mark.cluster
 
 NO_CALLS = {("serving.octavo.dev", "inferenceservices/finalizers", "update")}
-"""Admission asks for this right when a child with blockOwnerDeletion is applied."""
+"""Asked for by OwnerReferencesPermissionEnforcement, which is on in some distributions only, when a
+child with blockOwnerDeletion is applied."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,6 @@ def test_a_right_that_the_role_lacks_is_on_record(install):
     kubectl.apply(service())
 
     kubectl.wait_until("refused", lambda: ("apps", "deployments", "get") in install.refused())
-
-
-def test_blocking_the_owners_deletion_needs_its_right(install):
-    kubectl = install.kubectl
-    role = next(one for one in install.manifests if "finalizers" in str(one.get("rules")))
-    rules = [r for r in role["rules"] if r["resources"] != ["inferenceservices/finalizers"]]
-    assert len(rules) == len(role["rules"]) - 1
-    kubectl.apply({**role, "rules": rules})
-    kubectl.apply(service())
-
-    kubectl.wait_until("refused", has_reason(kubectl, "ApplyRejected"))
 
 
 def make_one_with_a_claim(kubectl):
