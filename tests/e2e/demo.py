@@ -91,7 +91,8 @@ def _farewell(stage: Stage, info: ClusterInfo, first_token_s: float, total_s: fl
             base_url = url
     else:
         _print("  kubectl port-forward service/smollm2 8080:80 &\n")
-    body = '{"model": "smollm2", "max_tokens": 64, "messages": [{"role": "user", "content": "Who are you?"}]}'
+    messages = '[{"role": "user", "content": "Who are you?"}]'
+    body = f'{{"model": "smollm2", "max_tokens": 64, "messages": {messages}}}'
     _print(f"  {base_url}\n")
     _print(f"  curl {base_url}/chat/completions -H 'content-type: application/json' \\")
     _print(f"    -d '{body}'\n")
