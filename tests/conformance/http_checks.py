@@ -17,8 +17,9 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA
 
 
 class HttpChecks:
-    def __init__(self, url: str, model: str, headers: dict[str, str]) -> None:
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=120)
+    def __init__(self, http: httpx.Client, model: str) -> None:
+        """`http` knows the server's address and key."""
+        self._http = http
         self._model = model
 
     def checks(self) -> dict[str, Check]:

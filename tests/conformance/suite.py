@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 from tests.conformance.http_checks import HttpChecks
 from tests.conformance.raw_checks import RawChecks
 from tests.conformance.report import Finding, findings_of, run_checks
@@ -24,7 +25,8 @@ def run_suite(
 def run_client(client: str, url: str, model: str, key: str) -> list[Finding]:
     headers = {"authorization": f"Bearer {key}"}
     if client == "httpx":
-        return run_checks(HttpChecks(url, model, headers).checks())
+        with httpx.Client(base_url=url, headers=headers, timeout=120) as http:
+            return run_checks(HttpChecks(http, model).checks())
     if client == "raw":
         return run_checks(RawChecks(url, model, headers).checks())
     python = sys.executable if client == CURRENT else str(python_of(client))
