@@ -98,7 +98,7 @@ class DeviceTimes:
     def __init__(self, core: EngineCore) -> None:
         self._runner = core._runner
         self._handles: list[Any] = []
-        core._runner = self  # type: ignore[assignment]
+        core._runner = self  # type: ignore[assignment]  # stands between the core and its runner
 
     def launch(self, batch: Any) -> Any:
         handle = self._runner.launch(batch)

@@ -44,7 +44,7 @@ class ClockRunner(NothingRunner):
         self._free_at_s = time.perf_counter()
         self.idle_s = 0.0
 
-    def launch(self, batch: Batch) -> TimedHandle:  # type: ignore[override]
+    def launch(self, batch: Batch) -> TimedHandle:  # type: ignore[override]  # wraps the handle of the base class
         now_s = time.perf_counter()
         self.idle_s += max(0.0, now_s - self._free_at_s)
         self._free_at_s = max(now_s, self._free_at_s) + self._step_s

@@ -279,7 +279,7 @@ class LocalProvider:
             for node in record.nodes:
                 api.wait_until(
                     f"{node} ready (see {logs})",
-                    lambda node=node: api.node_is_ready(client, node),  # type: ignore[misc]
+                    lambda node=node: api.node_is_ready(client, node),  # type: ignore[misc]  # mypy infers no lambda with a default
                     timeout_s=120,
                 )
                 self.say(f"{node} ready")

@@ -20,7 +20,7 @@ from octavo_operator.autoscale import ReplicaLoad
 @pytest.fixture(scope="module")
 def serve() -> Any:
     """The engine's `serve` command as its parser knows it."""
-    return typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    return typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]  # typed as Command, is a Group
 
 
 def service(spec: dict[str, Any]) -> api.InferenceService:
@@ -85,7 +85,7 @@ def test_the_engine_knows_every_dtype_of_the_api(serve, dtype):
 
 
 def test_the_engine_fetches_what_the_operator_says():
-    fetch = typer.main.get_command(app).commands["fetch"]  # type: ignore[attr-defined]
+    fetch = typer.main.get_command(app).commands["fetch"]  # type: ignore[attr-defined]  # typed as Command, is a Group
     made = service(
         {
             "model": {"uri": "hf://org/name@v1"},

@@ -106,7 +106,7 @@ class Driver:
 
 
 def greedy(max_tokens: int = 8, **fields: object) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=max_tokens, **fields)  # type: ignore[arg-type]
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, **fields)  # type: ignore[arg-type]  # fields of several types
 
 
 def prompt_of(length: int, start: int = 0) -> list[int]:

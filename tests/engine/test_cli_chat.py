@@ -50,7 +50,7 @@ def http() -> Iterator[httpx.Client]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}/v1") as client:
-            client.bodies = handler.bodies  # type: ignore[attr-defined]
+            client.bodies = handler.bodies  # type: ignore[attr-defined]  # the test's own attribute
             yield client
         server.shutdown()
         thread.join()
@@ -78,5 +78,5 @@ def test_conversation_remembers_what_was_said(
     out = io.StringIO()
     talk(Console(file=out), http, {"model": "m1"}, [])
     assert out.getvalue() == "ONE\nTWO\n"
-    second = http.bodies[1]  # type: ignore[attr-defined]
+    second = http.bodies[1]  # type: ignore[attr-defined]  # the test's own attribute
     assert [m["content"] for m in second["messages"][:3]] == ["one", "ONE", "two"]

@@ -54,7 +54,7 @@ def shared(config: EngineConfig, seen: list[tuple[Stage, float]]) -> Iterator[Pr
 
 
 def request(request_id: str, num_tokens: int = 20, **fields: object) -> EngineRequest:
-    params = SamplingParams(max_tokens=num_tokens, temperature=0.0, logit_bias=NO_END, **fields)  # type: ignore[arg-type]
+    params = SamplingParams(max_tokens=num_tokens, temperature=0.0, logit_bias=NO_END, **fields)  # type: ignore[arg-type]  # fields of several types
     return EngineRequest(request_id=request_id, prompt_token_ids=[5, 6, 7], params=params)
 
 

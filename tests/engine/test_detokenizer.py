@@ -61,7 +61,7 @@ def test_real_tokenizer_gives_the_same_text_in_steps(
 
 
 @pytest.fixture(scope="module")
-def smollm2_tokenizer(smollm2_path) -> Tokenizer:  # type: ignore[no-untyped-def]
+def smollm2_tokenizer(smollm2_path) -> Tokenizer:  # type: ignore[no-untyped-def]  # a fixture's argument
     return load_tokenizer(smollm2_path)
 
 

@@ -32,7 +32,7 @@ def request(
 
 
 def engine(runner: FakeRunner, **fields: object) -> InProcessEngine:
-    return InProcessEngine(runner, SchedulerSettings(**fields))  # type: ignore[arg-type]
+    return InProcessEngine(runner, SchedulerSettings(**fields))  # type: ignore[arg-type]  # fields of several types
 
 
 async def read(stream) -> list[RequestDelta]:

@@ -93,7 +93,7 @@ def test_a_stop_string_ends_the_text_before_it():
         (whole,) = llm.generate("Hello", GREEDY, use_tqdm=False)
         text = whole.outputs[0].text
         stop = text[5:7]
-        params = SamplingParams(temperature=0.0, max_tokens=12, stop=stop)  # type: ignore[arg-type]
+        params = SamplingParams(temperature=0.0, max_tokens=12, stop=stop)  # type: ignore[arg-type]  # one string or several
         (cut,) = llm.generate("Hello", params, use_tqdm=False)
         completion = cut.outputs[0]
         assert completion.text == text[: text.index(stop)]
@@ -127,9 +127,9 @@ def test_a_prompt_that_cannot_be_served_is_refused_before_anything_runs():
             llm.generate(["fine", []], GREEDY, use_tqdm=False)
         assert runner.batches == []
         with pytest.raises(RequestError, match="temperature"):
-            llm.generate("a", SamplingParams(temperature="hot"), use_tqdm=False)  # type: ignore[arg-type]
+            llm.generate("a", SamplingParams(temperature="hot"), use_tqdm=False)  # type: ignore[arg-type]  # a wrong type is the case
         with pytest.raises(RequestError, match="a prompt is a text"):
-            llm.generate([3.5], GREEDY, use_tqdm=False)  # type: ignore[list-item]
+            llm.generate([3.5], GREEDY, use_tqdm=False)  # type: ignore[list-item]  # a wrong type is the case
 
 
 def test_a_dead_engine_is_an_error_and_not_an_empty_answer():

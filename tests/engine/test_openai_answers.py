@@ -41,7 +41,7 @@ async def test_content_parts_are_joined() -> None:
     engine = EchoEngine(always("x"))
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     async with serving(engine) as client:
-        await client.chat(parts)  # type: ignore[arg-type]
+        await client.chat(parts)  # type: ignore[arg-type]  # parts in the place of text
     assert bytes(ids_of("user:a\nb")) in bytes(
         i for i in engine.requests[0].prompt_token_ids if i < 256
     )

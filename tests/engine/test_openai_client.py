@@ -160,8 +160,8 @@ def test_logprobs_are_those_of_the_most_likely_tokens(client: openai.OpenAI) -> 
         logprobs=True,
         top_logprobs=2,
     )
-    content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
-    assert len(content) == 3  # type: ignore[arg-type]
+    content = answer.choices[0].logprobs.content  # type: ignore[union-attr]  # asked for, so it is there
+    assert len(content) == 3  # type: ignore[arg-type]  # asked for, so it is there
     for entry in content or []:
         assert entry.logprob == entry.top_logprobs[0].logprob >= entry.top_logprobs[1].logprob
         assert bytes(entry.bytes or []).decode() == entry.token
@@ -170,7 +170,7 @@ def test_logprobs_are_those_of_the_most_likely_tokens(client: openai.OpenAI) -> 
 def test_models_are_listed(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert model.id == MODEL
-    assert model.max_model_len > 1000  # type: ignore[attr-defined]
+    assert model.max_model_len > 1000  # type: ignore[attr-defined]  # a field of ours that openai lacks
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -40,7 +40,7 @@ ALL_FORMATS = [HERMES, LLAMA3_JSON, MISTRAL, JSON]
 
 def tool_reader(form: ToolFormat, *, only_one: bool = False, **fields: object) -> MessageReader:
     rules = ToolRules(NAMES, only_one=only_one)
-    return MessageReader(tools=form, rules=rules, **fields)  # type: ignore[arg-type]
+    return MessageReader(tools=form, rules=rules, **fields)  # type: ignore[arg-type]  # fields of several types
 
 
 def read(reader: MessageReader, pieces: list[str]) -> Case:

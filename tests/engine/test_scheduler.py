@@ -12,7 +12,7 @@ WINDOW = KVGroup((1,), 24)
 
 
 def settings(**fields: object) -> SchedulerSettings:
-    return SchedulerSettings(**fields)  # type: ignore[arg-type]
+    return SchedulerSettings(**fields)  # type: ignore[arg-type]  # fields of several types
 
 
 @pytest.mark.parametrize("groups", [(FULL,), (WINDOW,), (FULL, WINDOW)])

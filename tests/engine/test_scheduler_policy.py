@@ -12,7 +12,7 @@ WINDOW = KVGroup((1,), 24)
 
 
 def settings(**fields: object) -> SchedulerSettings:
-    return SchedulerSettings(**fields)  # type: ignore[arg-type]
+    return SchedulerSettings(**fields)  # type: ignore[arg-type]  # fields of several types
 
 
 def pages_in_use(driver: Driver) -> int:
@@ -198,7 +198,7 @@ def test_the_context_is_what_the_pages_hold():
 
 
 def swapping(num_host_blocks: int, **fields: object) -> Driver:
-    runner = FakeRunner(num_blocks=14, num_host_blocks=num_host_blocks, batches=[], **fields)  # type: ignore[arg-type]
+    runner = FakeRunner(num_blocks=14, num_host_blocks=num_host_blocks, batches=[], **fields)  # type: ignore[arg-type]  # fields of several types
     driver = Driver(runner, prefix_caching=False)
     for i in range(6):
         driver.submit(str(i), prompt_of(20, i), greedy(100))
@@ -299,7 +299,7 @@ def step_seconds(batch: Batch) -> float:
 class Clockwork(FakeRunner):
     """Reports the machine's times without taking them."""
 
-    def launch(self, batch: Batch):  # type: ignore[no-untyped-def]
+    def launch(self, batch: Batch):  # type: ignore[no-untyped-def]  # the base class has the type
         handle = super().launch(batch)
         handle.ready = lambda: None
         return handle

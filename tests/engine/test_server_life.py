@@ -107,7 +107,7 @@ async def test_port_listens_while_the_model_loads() -> None:
 
     def load(state: ServerState) -> Loaded:
         may_load.wait()
-        return finish_load(state)  # type: ignore[no-any-return]
+        return finish_load(state)  # type: ignore[no-any-return]  # of the function that it wraps
 
     async with process(engine, load) as server:
         loading = await server.until_status("/readyz", 503)
@@ -290,7 +290,7 @@ async def test_server_answers_while_a_prompt_is_being_tokenised() -> None:
         assert may_go_on.wait(30)
         return encode(text, add_special_tokens=add_special_tokens)
 
-    tokenizer.encode = slow_encode  # type: ignore[method-assign]
+    tokenizer.encode = slow_encode  # type: ignore[method-assign]  # the test makes it slow
     async with process(engine, lambda state: Loaded(engine, tokenizer)) as server:
         await server.until_status("/readyz", 200)
         answer = asyncio.ensure_future(server.http.post("/v1/completions", json=BODY))

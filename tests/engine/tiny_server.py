@@ -69,7 +69,7 @@ async def tiny_server(
 
     port = free_port()
     names = {"served_model_names": (NAME,), "drain_grace_s": 0.0}
-    server = ServerSettings(host="127.0.0.1", port=port, **names, **settings)  # type: ignore[arg-type]
+    server = ServerSettings(host="127.0.0.1", port=port, **names, **settings)  # type: ignore[arg-type]  # settings of several types
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     task = asyncio.ensure_future(serve(server, load))

@@ -17,7 +17,7 @@ KINDS = ["int4", "int4 with zeros", "fp8", "fp8 in blocks"]
 @pytest.fixture(params=[torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 def dtype(request, device):
     if device.type == "cpu" or torch.cuda.get_device_capability(device)[0] != 9:
-        pytest.skip("Gluon needs a Hopper GPU")
+        pytest.skip("Gluon needs a Hopper GPU")  # a GPU test, the only kind that CI skips
     return request.param
 
 

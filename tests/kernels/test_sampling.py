@@ -65,7 +65,7 @@ def test_draws_what_the_reference_draws(
     filters: dict[str, list[float]], device: torch.device, generator: torch.Generator
 ) -> None:
     logits = 2 * torch.randn(6, 5003, generator=generator, device=device)
-    params = make_params(6, device, **filters)  # type: ignore[arg-type]
+    params = make_params(6, device, **filters)  # type: ignore[arg-type]  # filters of several types
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 
@@ -83,7 +83,7 @@ def test_candidates_come_from_all_parts_of_a_row(
     filters: dict[str, list[float]], device: torch.device, generator: torch.Generator
 ) -> None:
     logits = 3 * torch.randn(3, 3 * PART_LEN - 5, generator=generator, device=device)
-    params = make_params(3, device, **filters)  # type: ignore[arg-type]
+    params = make_params(3, device, **filters)  # type: ignore[arg-type]  # filters of several types
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 
@@ -100,7 +100,7 @@ def test_the_border_of_the_kept_set_is_exact(
     """Nearly equal logits: one token too many or too few would soon be seen. 2,100 candidates are
     too many to gather."""
     logits = 1e-3 * torch.randn(rows, num_tokens, generator=generator, device=device)
-    params = make_params(rows, device, **filters)  # type: ignore[arg-type]
+    params = make_params(rows, device, **filters)  # type: ignore[arg-type]  # filters of several types
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
 
 
@@ -154,7 +154,7 @@ def test_the_reference_keeps_what_the_filters_say(device: torch.device) -> None:
     probabilities = torch.tensor([[0.4, 0.3, 0.1, 0.1, 0.06, 0.04]], device=device)
 
     def kept(**filters: list[float]) -> list[int]:
-        params = make_params(1, device, **filters)  # type: ignore[arg-type]
+        params = make_params(1, device, **filters)  # type: ignore[arg-type]  # filters of several types
         masked = mask_filtered(probabilities.log(), params)
         return torch.isfinite(masked[0]).nonzero().flatten().tolist()
 

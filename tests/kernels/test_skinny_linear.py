@@ -30,7 +30,7 @@ WIDTH = 256
 )
 def dtype(request, device):
     if request.param == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("the interpreter computes bfloat16 products wrongly")
+        pytest.skip("the interpreter computes bfloat16 products wrongly")  # in bfloat16 a GPU test
     return request.param
 
 

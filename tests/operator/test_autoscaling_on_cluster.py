@@ -59,12 +59,12 @@ class StandIn:
         self.is_well = True
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(handler):  # noqa: N805
+            def do_GET(handler):  # noqa: N805  # `self` is the test's own
                 handler.send_response(200 if self.is_well else 500)
                 handler.end_headers()
                 handler.wfile.write(self._text().encode())
 
-            def log_message(handler, *_):  # noqa: N805
+            def log_message(handler, *_):  # noqa: N805  # `self` is the test's own
                 pass
 
         self.server = ThreadingHTTPServer((self.address, ENGINE_PORT), Handler)

@@ -94,7 +94,7 @@ def with_engine_options(
     parameters = [model, *own, *_engine_parameters()]
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     # Typer makes its options from it; the type of functions does not declare it.
-    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]  # typer reads it, functions declare none
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run

@@ -50,4 +50,4 @@ def parse(text: str) -> ModelUri:
     path = (path or "").strip("/")
     if match is None or ".." in path.split("/") or (is_hub and path and path[-5:] != ".gguf"):
         raise ConfigError(f"{text!r} must have the form {_FORMS[scheme]}")
-    return ModelUri(scheme, match[1], path, match[2] if is_hub else None)  # type: ignore[arg-type]
+    return ModelUri(scheme, match[1], path, match[2] if is_hub else None)  # type: ignore[arg-type]  # the pattern admits only the schemes

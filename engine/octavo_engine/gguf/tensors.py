@@ -84,7 +84,7 @@ def check_tensor_types(path: str, tensors: "Sequence[ReaderTensor]") -> None:
             continue
         try:
             dequantize(tensor.data.reshape(-1, tensor.data.shape[-1])[:1], tensor.tensor_type)
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # how gguf says that it cannot dequantise a type
             raise CheckpointError(
                 f"{path}: tensor {tensor.name!r} has the type {tensor.tensor_type.name}, "
                 "which cannot be dequantised"

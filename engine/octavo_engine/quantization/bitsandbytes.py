@@ -67,7 +67,7 @@ class Bnb4BitFormat:
         return None
 
     def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
-        raise NotImplementedError("no kernel holds such a matrix")
+        raise NotImplementedError("no kernel holds such a matrix")  # `packing` is None
 
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
@@ -141,7 +141,7 @@ class BnbInt8Format:
         return None
 
     def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
-        raise NotImplementedError("no kernel holds such a matrix")
+        raise NotImplementedError("no kernel holds such a matrix")  # `packing` is None
 
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]

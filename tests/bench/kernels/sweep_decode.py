@@ -48,7 +48,7 @@ def sweep(rows: int, length: int) -> None:
         def launch(i: int, plan: object = plan, config: DecodeConfig = config) -> None:
             decode_attention(
                 q, caches[i, 0], caches[i, 1], out, plan, metadata.block_table, config, options
-            )  # type: ignore[arg-type]
+            )  # type: ignore[arg-type]  # `plan` is declared object
 
         us = measure(Case("", launch, sets, kv_bytes)).us
         results.append((us, f"T{target} {'K' if keys_first else 'Q'} w{warps} s{stages}"))
