@@ -27,7 +27,14 @@ demo: preflight setup ## A cluster, the operator and a model that answers; ends 
 .PHONY: test
 test: setup lint types ## Everything that CI runs: lint, types, contracts, all tests
 	@$(BIN)/python -m tests.cluster prepare
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory --keep-going -j2 unit-half cluster-half
+
+# Side by side, since tests on a cluster wait more than they compute; each line says which half it is of.
+.PHONY: unit-half cluster-half
+unit-half:
+	@set -o pipefail; $(BIN)/python -u -m pytest -m "not cluster" $(PYTEST_ARGS) 2>&1 | sed -u 's/^/[unit] /'
+cluster-half:
+	@set -o pipefail; $(BIN)/python -u -m pytest -m cluster $(PYTEST_ARGS) 2>&1 | sed -u 's/^/[cluster] /'
 
 # ---- the demo's and the tests' cluster ----
 
