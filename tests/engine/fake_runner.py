@@ -1,8 +1,9 @@
 """A runner without a model: it keeps pages and rows as a device would and checks every use of them.
 
-Each page holds the tokens that were written to its slots. A step reads its context back through the
-block tables, window by window, and refuses to go on when a slot holds anything but the token of its
-position. The next token is a hash of all tokens before it, so any bookkeeping error shows.
+Each page holds the tokens that were written to its slots, and the length that they were rotated for
+where that matters. A step reads its context back through the block tables, window by window, and
+refuses to go on when a slot holds anything but the token of its position. The next token is a hash
+of all tokens before it, so any bookkeeping error shows.
 """
 
 import hashlib
@@ -62,6 +63,7 @@ class _Row:
     params: SamplingParams
     seed: int
     tables: list[list[int]]
+    num_admitted_tokens: int
     num_computed: int = 0
     """Where the next work must start; set by the first one."""
     is_fresh: bool = True
@@ -92,6 +94,9 @@ class FakeRunner:
     vocab_size: int = VOCAB_SIZE
     """What `info` says; the tokens it samples lie below `VOCAB_SIZE` in any case."""
     num_host_blocks: int = 0
+    original_context_len: int | None = None
+    """Of `EngineInfo`, as is the next."""
+    restart_len: int | None = None
     fail_rows: Callable[[Batch], dict[int, str]] = lambda batch: {}
     raise_in_step: Callable[[Batch], BaseException | None] = lambda batch: None
     step_seconds: Callable[[Batch], float] = lambda batch: 0.0
@@ -102,6 +107,8 @@ class FakeRunner:
     is_closed: bool = False
     num_swapped_out: int = 0
     num_copied: int = 0
+    num_restarted: int = 0
+    """Rows taken anew for a sequence that outgrew `restart_len`."""
     _pages: dict[int, _Page] = field(default_factory=dict)
     _host_pages: dict[int, _Page] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
@@ -122,6 +129,8 @@ class FakeRunner:
             max_num_seqs=self.max_num_seqs,
             dtype="float32",
             device="cpu",
+            original_context_len=self.original_context_len,
+            restart_len=self.restart_len,
         )
 
     @property
@@ -213,6 +222,9 @@ class FakeRunner:
         if not 0 <= admitted.row < self.max_num_seqs:
             raise Broken(f"row {admitted.row} is outside the table")
         self._num_admitted += 1
+        if self.restart_len is not None:
+            is_longer = len(admitted.token_ids) > self.restart_len
+            self.num_restarted += admitted.num_prompt_tokens <= self.restart_len and is_longer
         self._rows[admitted.row] = _Row(
             self._num_admitted,
             list(admitted.token_ids),
@@ -220,6 +232,7 @@ class FakeRunner:
             admitted.params,
             admitted.seed,
             [list(table) for table in admitted.block_tables],
+            len(admitted.token_ids),
         )
 
     def _check_work(self, batch: Batch) -> None:
@@ -268,7 +281,21 @@ class FakeRunner:
                         page = self._pages[block] = _Page(group_idx, [None] * size)
                     if page.group_idx != group_idx:
                         raise Broken(f"block {block} is written by group {group_idx}")
-                self._pages[block].tokens[position % size] = row.token_ids[position]
+                (key,) = self._keys(row, position, position + 1, position + 1)
+                self._pages[block].tokens[position % size] = key
+
+    def _keys(self, row: _Row, low: int, high: int, end: int) -> list[int]:
+        """What the slots of positions [low, high) hold for queries up to `end`: tokens, each with
+        its rotation."""
+        tokens = row.token_ids[low:high]
+        limit = self.original_context_len
+        if limit is None:
+            return tokens
+        if self.restart_len is not None:
+            is_long = max(row.num_admitted_tokens, end) > self.restart_len
+            return [token + VOCAB_SIZE * is_long for token in tokens]
+        lens = [max(row.num_prompt_tokens, at + 1) for at in range(low, high)]
+        return [t + VOCAB_SIZE * (n if n > limit else 0) for t, n in zip(tokens, lens, strict=True)]
 
     def _read(self, work: RowWork) -> bool:
         """Checks all that the work's queries see: from the first one's window to the last one."""
@@ -283,7 +310,7 @@ class FakeRunner:
                     raise Broken(f"row {work.row} reads block {block} of another owner")
                 low, high = max(first, page_idx * size), min(end, (page_idx + 1) * size)
                 seen = page.tokens[low - page_idx * size : high - page_idx * size]
-                if seen != row.token_ids[low:high]:
+                if seen != self._keys(row, low, high, end):
                     raise Broken(f"row {work.row} reads {seen} at {low}:{high} from block {block}")
         return True
 

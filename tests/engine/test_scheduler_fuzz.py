@@ -29,6 +29,7 @@ WHAT_SHOULD_HAPPEN = (
     "swapped",
     "prefix hits",
     "forks by copy",
+    "computed anew",
 )
 
 
@@ -42,6 +43,9 @@ class Pool:
     budget: int
     prefix_caching: bool
     fails_rows: bool
+    original_context_len: int | None
+    restarts: bool
+    """Whether a sequence that outgrows that length is computed anew."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ def pools(draw: st.DrawFn) -> Pool:
         budget=max_num_seqs + draw(st.sampled_from([1, 3, 8, 40])),
         prefix_caching=draw(st.booleans()),
         fails_rows=draw(st.sampled_from([False, False, False, True])),
+        original_context_len=draw(st.none() | st.integers(3, 60)),
+        restarts=draw(st.booleans()),
     )
 
 
@@ -123,6 +129,8 @@ class Traffic:
             max_num_seqs=pool.max_num_seqs,
             num_host_blocks=pool.num_host_blocks,
             max_model_len=200,
+            original_context_len=pool.original_context_len,
+            restart_len=pool.original_context_len if pool.restarts else None,
             fail_rows=fail_some if pool.fails_rows else lambda batch: {},
         )
         self.driver = Driver(
@@ -193,6 +201,7 @@ class Traffic:
             "swapped": self.driver.runner.num_swapped_out,
             "prefix hits": stats.prefix_hits_tokens_total,
             "forks by copy": self.driver.runner.num_copied,
+            "computed anew": self.driver.runner.num_restarted,
         }
 
 
