@@ -66,6 +66,14 @@ class Metrics:
             ["type", "outcome"],
             registry=self.registry,
         )
+        self.startup_seconds = Histogram(
+            "octavo_operator_startup_seconds",
+            "Time from a pod's creation until it answered, by phase "
+            "(schedule, image, fetch, load, total).",
+            ["phase"],
+            buckets=(1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560),
+            registry=self.registry,
+        )
         self.backoff_seconds = Histogram(
             "octavo_operator_backoff_seconds",
             "Delays before a failed reconcile is tried again.",

@@ -7,13 +7,14 @@ out, and the others are counted, never taken for idle. Knows nothing of what the
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import aiohttp
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from octavo_operator import pod_causes
 from octavo_operator.autoscale import ReplicaLoad
@@ -23,12 +24,14 @@ from octavo_operator.engine_args import ENGINE_PORT
 from octavo_operator.kinds import Manifest
 from octavo_operator.metrics import Metrics
 from octavo_operator.snapshot import Snapshot
+from octavo_operator.startup import Stages
 
 PENDING = "vllm:num_requests_waiting"
 RUNNING = "vllm:num_requests_running"
 KV_USE = "vllm:kv_cache_usage_perc"
 MAX_RUNNING = "octavo:max_num_seqs"
 _NAMES = (PENDING, RUNNING, KV_USE, MAX_RUNNING)
+STARTUP = "octavo:startup_seconds"
 
 _FRESH_INTERVALS = 3
 """A sample is stale when the pod did not answer so many times in a row."""
@@ -47,10 +50,13 @@ class ServiceLoad:
     """Of the ready pods with a fresh sample, in the order of their names."""
     num_unread: int = 0
     """Ready pods whose sample is stale or absent."""
+    stages: Mapping[str, Stages] = field(default_factory=dict)
+    """Uid of a pod with a sample -> how long its engine's start took, stage by stage."""
 
 
 class _Sample(NamedTuple):
     load: ReplicaLoad
+    stages: Stages
     at_s: float
     """Monotonic."""
 
@@ -128,25 +134,24 @@ class SampleReader:
     def load(self, snapshot: Snapshot) -> ServiceLoad:
         """Of one service, as its pods told last."""
         oldest_s = self._monotonic_s() - self._settings.interval_seconds * _FRESH_INTERVALS
-        loads: list[ReplicaLoad] = []
-        ready = ready_pods(snapshot)
-        for pod in ready:
-            sample = self._samples.get(pod["metadata"]["uid"])
-            if sample is not None and sample.at_s >= oldest_s:
-                loads.append(sample.load)
-        return ServiceLoad(tuple(loads), len(ready) - len(loads))
+        ready = [str(pod["metadata"]["uid"]) for pod in ready_pods(snapshot)]
+        known = {uid: self._samples[uid] for uid in ready if uid in self._samples}
+        loads = tuple(sample.load for sample in known.values() if sample.at_s >= oldest_s)
+        stages = {uid: sample.stages for uid, sample in known.items() if sample.stages}
+        return ServiceLoad(loads, len(ready) - len(loads), stages)
 
     async def _read(self, session: aiohttp.ClientSession, pod: Manifest) -> None:
         metadata = pod["metadata"]
         try:
-            load = parse(await _fetch(session, pod))
+            text = await _fetch(session, pod)
+            load, stages = parse(text), parse_stages(text)
         except (TimeoutError, aiohttp.ClientError, OSError, SampleError) as error:
             self._metrics.sample_reads.labels("failed").inc()
             self._tell_once(metadata, error)
             return
         self._metrics.sample_reads.labels("read").inc()
         self._unread.discard(metadata["uid"])
-        self._samples[metadata["uid"]] = _Sample(load, self._monotonic_s())
+        self._samples[metadata["uid"]] = _Sample(load, stages, self._monotonic_s())
 
     def _tell_once(self, metadata: Manifest, error: Exception) -> None:
         """Until the pod is read again: a line at each interval would fill the log."""
@@ -185,16 +190,10 @@ def ready_pods(snapshot: Snapshot) -> list[Manifest]:
 
 def parse(text: str) -> ReplicaLoad:
     """Raises SampleError that names what is missing or is no number of requests."""
-    # An exposition is mostly buckets of histograms: only what is wanted goes through the parser.
-    lines = [line for line in text.splitlines() if line.startswith(_NAMES)]
     found: dict[str, list[float]] = {name: [] for name in _NAMES}
-    try:
-        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
-            for sample in family.samples:
-                if sample.name in found:
-                    found[sample.name].append(sample.value)
-    except ValueError as error:
-        raise SampleError(f"no metrics in the text format: {error}") from error
+    for sample in _parsed(text, _NAMES):
+        if sample.name in found:
+            found[sample.name].append(sample.value)
     for name, values in found.items():
         if not values or not all(0 <= value < float("inf") for value in values):
             raise SampleError(f"{name} is {values or 'missing'}")
@@ -204,6 +203,28 @@ def parse(text: str) -> ReplicaLoad:
         kv_use=sum(found[KV_USE]) / len(found[KV_USE]),
         max_running=int(sum(found[MAX_RUNNING])),
     )
+
+
+def parse_stages(text: str) -> Stages:
+    """Empty where the engine tells none. Raises SampleError where it tells no numbers."""
+    found = {
+        sample.labels["stage"]: sample.value
+        for sample in _parsed(text, (STARTUP,))
+        if sample.name == STARTUP and "stage" in sample.labels
+    }
+    if not all(0 <= seconds < float("inf") for seconds in found.values()):
+        raise SampleError(f"{STARTUP} is {found}")
+    return {stage: round(1000 * seconds) for stage, seconds in found.items() if stage != "total"}
+
+
+def _parsed(text: str, names: tuple[str, ...]) -> list[Sample]:
+    # An exposition is mostly buckets of histograms: only what is wanted goes through the parser.
+    lines = [line for line in text.splitlines() if line.startswith(names)]
+    try:
+        families = text_string_to_metric_families("\n".join(lines) + "\n")
+        return [sample for family in families for sample in family.samples]
+    except ValueError as error:
+        raise SampleError(f"no metrics in the text format: {error}") from error
 
 
 async def _fetch(session: aiohttp.ClientSession, pod: Manifest) -> str:

@@ -58,6 +58,26 @@ def test_engines_of_one_pod_are_added_up():
     assert samples.parse(TEXT + second) == ReplicaLoad(6, 4, 0.5, 16)
 
 
+STARTED = """\
+octavo:startup_seconds{model_name="chat",engine="0",stage="weights"} 1.25
+octavo:startup_seconds{model_name="chat",engine="0",stage="graphs"} 0.5
+octavo:startup_seconds{model_name="chat",engine="0",stage="total"} 1.9
+"""
+
+
+def test_the_stages_of_an_engines_start_are_read_in_milliseconds():
+    assert samples.parse_stages(TEXT + STARTED) == {"weights": 1250, "graphs": 500}
+
+
+def test_an_engine_may_tell_no_stages():
+    assert samples.parse_stages(TEXT) == {}
+
+
+def test_stages_that_are_no_times_are_refused():
+    with pytest.raises(SampleError, match="octavo:startup_seconds is "):
+        samples.parse_stages(STARTED.replace("1.25", "NaN"))
+
+
 @pytest.fixture
 def clock():
     return SimpleNamespace(now_s=1000.0)
