@@ -21,6 +21,7 @@ from octavo_operator import (
     plan,
     rollouts,
     scale_status,
+    startup,
     status,
     transitions,
 )
@@ -173,6 +174,8 @@ class Reconciler:
         old = body.get("status", {})
         new = status.wanted(body, served_name, gathered, self.now())
         new |= scale_status.parts(old, carried.scale, self.now())
+        stages = carried.scale.load.stages
+        new |= startup.part(old.get("startup"), carried.snapshot.pods, stages)
         patch = status.merge_patch(old, new)
         if patch is None:
             return
@@ -188,9 +191,17 @@ class Reconciler:
         self.cache.put(INFERENCE_SERVICE, written)
         ready = next(c for c in new["conditions"] if c["type"] == "Ready")
         log.info("status", ready=ready["status"], reason=ready["reason"], message=ready["message"])
+        self._account_start(old.get("startup"), new.get("startup"))
         # After the status: were it before, each retry of the write would tell it again.
         moved = transitions.transitions(old.get("conditions", ()), new["conditions"])
         await self.events.tell(body, moved)
+
+    def _account_start(self, old: Mapping[str, Any] | None, new: Manifest | None) -> None:
+        if new is None or (old is not None and old["time"] == new["time"]):
+            return
+        for field, phase in startup.PHASES.items():
+            if field in new:
+                self.metrics.startup_seconds.labels(phase).observe(new[field])
 
 
 def _fixed_replicas(body: Mapping[str, Any]) -> int:
