@@ -6,31 +6,43 @@ server-side apply.
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from octavo_operator import policies
 from octavo_operator.api import InferenceService
 from octavo_operator.child import child, labels, selector
-from octavo_operator.config import EngineDefaults
+from octavo_operator.config import EngineDefaults, PodMonitorSettings
 from octavo_operator.kinds import (
     APPLIED_ANNOTATION,
     CHILD_KINDS,
     DEPLOYMENT,
     PERSISTENT_VOLUME_CLAIM,
+    POD_MONITOR,
     SERVICE,
     SERVICE_ACCOUNT,
     SERVICE_LABEL,
     Kind,
     Manifest,
 )
+from octavo_operator.pod_monitor import pod_monitor
 from octavo_operator.pod_template import pod_template
 
 SERVICE_PORT = 80
+_NO_MONITORS = PodMonitorSettings(install=False)
 
 
 def wanted(
-    service: InferenceService, replicas: int, defaults: EngineDefaults, operator_namespace: str
+    service: InferenceService,
+    replicas: int,
+    defaults: EngineDefaults,
+    operator_namespace: str,
+    monitors: PodMonitorSettings = _NO_MONITORS,
+    optional: Sequence[Kind] = (),
 ) -> tuple[Manifest, ...]:
-    """The manifests in the order in which they are applied, each with its digest."""
+    """The manifests in the order in which they are applied, each with its digest.
+
+    `optional`: those of the optional kinds that are served.
+    """
     return tuple(
         _with_digest(manifest)
         for manifest in (
@@ -38,16 +50,18 @@ def wanted(
             _service(service),
             *_claims(service),
             policies.disruption_budget(service),
-            policies.network_policy(service, operator_namespace),
+            policies.network_policy(service, operator_namespace, monitors.allowed_namespaces),
             _deployment(service, replicas, defaults),
+            *([pod_monitor(service, monitors)] if POD_MONITOR in optional else []),
         )
     )
 
 
-def kinds(service: InferenceService) -> tuple[Kind, ...]:
+def kinds(service: InferenceService, optional: Sequence[Kind] = ()) -> tuple[Kind, ...]:
     """Of what `wanted` gives."""
     has_claim = service.new_claim is not None
-    return tuple(kind for kind in CHILD_KINDS if kind != PERSISTENT_VOLUME_CLAIM or has_claim)
+    own = (kind for kind in CHILD_KINDS if kind != PERSISTENT_VOLUME_CLAIM or has_claim)
+    return (*own, *optional)
 
 
 def label_selector(name: str) -> str:

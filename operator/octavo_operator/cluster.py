@@ -109,6 +109,16 @@ class Cluster:
                 return Listing(tuple(items), page["metadata"]["resourceVersion"])
             query["continue"] = following
 
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the API server knows the kind, in this version."""
+        try:
+            found = await self._call("GET", kind, kind.group_path, verb="DISCOVER")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return any(one["name"] == kind.plural for one in found["resources"])
+
     async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
         return await self._call(
             "POST", kind, kind.path(manifest["metadata"]["namespace"]), body=manifest

@@ -72,6 +72,16 @@ class SampleSettings(_Section):
     """Pods that are read at the same time."""
 
 
+class PodMonitorSettings(_Section):
+    """How Prometheus finds the engines, where its operator's kinds are served."""
+
+    install: bool = True
+    labels: dict[str, str] = {}
+    """By which a Prometheus chooses PodMonitors."""
+    allowed_namespaces: tuple[str, ...] = ()
+    """Where it runs: the services' NetworkPolicies let it in."""
+
+
 class OperatorConfig(_Section):
     engine: EngineDefaults
     watch_namespaces: tuple[str, ...] = ()
@@ -86,6 +96,7 @@ class OperatorConfig(_Section):
     health_host: str = "0.0.0.0"
     lease: LeaseSettings = LeaseSettings()
     samples: SampleSettings = SampleSettings()
+    pod_monitors: PodMonitorSettings = PodMonitorSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

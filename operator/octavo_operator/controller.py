@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import kopf
@@ -14,12 +14,14 @@ from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ApiUnavailable
 from octavo_operator.events import EventWriter
+from octavo_operator.kinds import OPTIONAL_KINDS, WATCHED_KINDS, Kind
 from octavo_operator.metrics import Metrics
+from octavo_operator.optional_kinds import OptionalKinds
 from octavo_operator.reconcile import Outcome, Reconciler
 from octavo_operator.resync import Resync
 from octavo_operator.samples import SampleReader
 from octavo_operator.scaling import Autoscaler
-from octavo_operator.tasks import stop_on_signals, together
+from octavo_operator.tasks import stop_on_signals, together, unless_stopped
 from octavo_operator.workqueue import WorkQueue
 
 _LOOK_AGAIN_S = {"waiting": 5.0, "rejected": 60.0}
@@ -44,6 +46,8 @@ class Controller:
         self._stop = stop
         self._cache = ObjectCache()
         self._queue = WorkQueue()
+        wished = OPTIONAL_KINDS if config.pod_monitors.install else ()
+        self._optional = OptionalKinds(cluster, wished)
         self._samples = SampleReader(self._cache, metrics, config.samples)
         self._autoscaler = Autoscaler(self._samples.load, metrics)
         self._reconciler = Reconciler(
@@ -57,6 +61,8 @@ class Controller:
             EventWriter(cluster, metrics, lambda: datetime.now(UTC)),
             timedelta(seconds=config.surge_wait_seconds),
             connection.own_namespace(),
+            config.pod_monitors,
+            self._optional,
         )
         self.resync = Resync(
             cluster,
@@ -65,6 +71,7 @@ class Controller:
             metrics,
             config.watch_namespaces or (None,),
             config.resync_seconds,
+            self._optional,
         )
 
     async def run(self) -> None:
@@ -87,8 +94,16 @@ class Controller:
                 self.resync.after_gap()
 
     async def _watch_once(self) -> None:
+        """Until told to stop, or until an optional kind has come or gone."""
+        self._optional.changed.clear()
+        kinds = (*WATCHED_KINDS, *self._optional.served)
+        if not await unless_stopped(self._watch_kinds(kinds), self._optional.changed):
+            stop_on_signals(self._stop)
+            self.resync.after_gap()
+
+    async def _watch_kinds(self, kinds: Sequence[Kind]) -> None:
         registry = handlers.registry(
-            self._cache, self._queue.wake, self.resync.after_gap, self._metrics
+            self._cache, self._queue.wake, self.resync.after_gap, self._metrics, kinds
         )
         namespaces = self._config.watch_namespaces
         await kopf.operator(

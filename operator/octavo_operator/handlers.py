@@ -4,7 +4,7 @@ Only `on.event` is used: it stores nothing in the objects, sets no finalizer, an
 deletion when the operator is dead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import kopf
@@ -15,6 +15,7 @@ from octavo_operator.kinds import (
     GROUP,
     INFERENCE_SERVICE,
     MANAGED_SELECTOR,
+    OPTIONAL_KINDS,
     WATCHED_KINDS,
     Kind,
     Manifest,
@@ -33,6 +34,7 @@ def registry(
     wake: Callable[[ServiceKey], None],
     listed: Callable[[], None],
     metrics: Metrics,
+    kinds: Iterable[Kind] = WATCHED_KINDS,
 ) -> kopf.OperatorRegistry:
     """`listed` is told when kopf has listed a kind anew: deletions in the gap went untold."""
     built = kopf.OperatorRegistry()
@@ -41,7 +43,7 @@ def registry(
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await connection.for_kopf()
 
-    for kind in WATCHED_KINDS:
+    for kind in kinds:
         group, version = kind.group_version
         handler = _handler(kind, cache, wake, listed, metrics)
         kopf.on.event(group, version, kind.plural, registry=built, id=kind.plural)(handler)
@@ -86,7 +88,7 @@ def settings() -> kopf.OperatorSettings:
     chosen.persistence.finalizer = f"{GROUP}/kopf"
     chosen.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")
     chosen.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
-    for kind in WATCHED_KINDS:
+    for kind in (*WATCHED_KINDS, *OPTIONAL_KINDS):
         if kind != INFERENCE_SERVICE:
             group, version = kind.group_version
             chosen.watching.label_selectors[group, version, kind.plural] = MANAGED_SELECTOR

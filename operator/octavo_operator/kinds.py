@@ -28,12 +28,17 @@ class Kind:
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Path of the collection (of one namespace, or of all), or of one object."""
-        root = "/api/" if "/" not in self.api_version else "/apis/"
-        path = root + self.api_version
+        path = self.group_path
         if namespace is not None:
             path += f"/namespaces/{namespace}"
         path += f"/{self.plural}"
         return path if name is None else f"{path}/{name}"
+
+    @property
+    def group_path(self) -> str:
+        """Tells all kinds of its group's version."""
+        root = "/api/" if "/" not in self.api_version else "/apis/"
+        return root + self.api_version
 
     @property
     def group_version(self) -> tuple[str, str]:
@@ -48,6 +53,7 @@ SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 PERSISTENT_VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 POD = Kind("v1", "Pod", "pods")
 REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
 EVENT = Kind("v1", "Event", "events")
@@ -62,11 +68,15 @@ CHILD_KINDS = (
     DEPLOYMENT,
 )
 """What the operator applies for a service, in that order; a claim only where one is wanted."""
+OPTIONAL_KINDS = (POD_MONITOR,)
+"""Applied, too, where the API server serves them: their definitions are other projects'."""
 WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, REPLICA_SET, POD)
+"""Always; the optional ones beside them while they are served."""
+_ALL_KINDS = (*WATCHED_KINDS, *OPTIONAL_KINDS)
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:
-    for kind in WATCHED_KINDS:
+    for kind in _ALL_KINDS:
         if kind.name == manifest["kind"] and kind.api_version == manifest["apiVersion"]:
             return kind
     raise ValueError(f"no known kind: {manifest['apiVersion']} {manifest['kind']}")

@@ -1,5 +1,7 @@
 """What guards a service's pods: a PodDisruptionBudget and a NetworkPolicy. Pure."""
 
+from collections.abc import Iterable
+
 from octavo_operator.api import InferenceService
 from octavo_operator.child import child, selector
 from octavo_operator.engine_args import ENGINE_PORT
@@ -21,12 +23,17 @@ def disruption_budget(service: InferenceService) -> Manifest:
     }
 
 
-def network_policy(service: InferenceService, operator_namespace: str) -> Manifest:
-    """Where the service is open to all, the policy says so: it need not be deleted."""
+def network_policy(
+    service: InferenceService, operator_namespace: str, monitoring: Iterable[str] = ()
+) -> Manifest:
+    """`monitoring`: namespaces of those who read metrics.
+
+    Where the service is open to all, the policy says so: it need not be deleted.
+    """
     network = service.spec.network
     ingress: Manifest = {}
     if network.isolated:
-        namespaces = sorted({operator_namespace, *network.allowed_namespaces})
+        namespaces = sorted({operator_namespace, *monitoring, *network.allowed_namespaces})
         ingress = {
             "from": [
                 {"podSelector": {}},  # all of the service's own namespace

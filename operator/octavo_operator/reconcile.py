@@ -28,12 +28,13 @@ from octavo_operator import (
 from octavo_operator.api import InferenceService, RolloutSpec
 from octavo_operator.cache import ObjectCache, ServiceKey
 from octavo_operator.cluster import Cluster
-from octavo_operator.config import EngineDefaults
+from octavo_operator.config import EngineDefaults, PodMonitorSettings
 from octavo_operator.errors import ApiRejected, InvalidService
 from octavo_operator.events import EventWriter
 from octavo_operator.facts import Problem
 from octavo_operator.kinds import INFERENCE_SERVICE, Manifest, kind_of
 from octavo_operator.metrics import Metrics
+from octavo_operator.optional_kinds import OptionalKinds
 from octavo_operator.reasons import Reason
 from octavo_operator.scaling import Autoscaler, Scale
 from octavo_operator.snapshot import Snapshot
@@ -69,6 +70,8 @@ class Reconciler:
     surge_patience: timedelta
     """How long a surge may wait for an accelerator."""
     operator_namespace: str
+    monitors: PodMonitorSettings
+    optional: OptionalKinds
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Raises ApiUnavailable; try again later."""
@@ -104,7 +107,14 @@ class Reconciler:
         step = rollouts.step(service, snapshot, self.now(), self.surge_patience)
         self._look_again((service.namespace, service.name), step.decided_in_s)
         stepping = rollouts.carried_out(service, step)
-        wanted = children.wanted(stepping, scale.replicas, self.defaults, namespace)
+        wanted = children.wanted(
+            stepping,
+            scale.replicas,
+            self.defaults,
+            namespace,
+            self.monitors,
+            self.optional.served,
+        )
         todo = plan.diff(wanted, snapshot, service.uid)
         own = replace(snapshot, children=_own(snapshot, service.uid))
         if todo.foreign:
@@ -118,6 +128,8 @@ class Reconciler:
             try:
                 applied = await self.cluster.apply(item.manifest)
             except ApiRejected as error:
+                if self.optional.is_refused(kind_of(item.manifest), error):
+                    continue
                 problem = _not_applied(item.manifest, error)
                 return _Carried(own, scale, "rejected", not_applied=problem)
             kind = kind_of(item.manifest)
@@ -130,7 +142,7 @@ class Reconciler:
     async def _observe(self, service: InferenceService) -> Snapshot:
         """From the cache; what it lacks is asked for, since a foreign object lacks our labels."""
         snapshot = self.cache.snapshot((service.namespace, service.name))
-        for kind in children.kinds(service):
+        for kind in children.kinds(service, self.optional.served):
             if snapshot.child(kind) is None:
                 found = await self.cluster.get(kind, service.namespace, service.name)
                 if found is not None:

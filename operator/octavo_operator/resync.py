@@ -14,6 +14,7 @@ from octavo_operator.cluster import Cluster
 from octavo_operator.errors import ApiError
 from octavo_operator.kinds import INFERENCE_SERVICE, MANAGED_SELECTOR, WATCHED_KINDS
 from octavo_operator.metrics import Metrics
+from octavo_operator.optional_kinds import OptionalKinds
 
 _SETTLE_S = 2.0
 """After a gap all watches list anew, one by one: one listing of ours serves them all."""
@@ -29,6 +30,7 @@ class Resync:
         metrics: Metrics,
         namespaces: Sequence[str | None],
         interval_s: float,
+        optional: OptionalKinds,
     ) -> None:
         """`namespaces` is (None,) for the whole cluster."""
         self._cluster = cluster
@@ -37,6 +39,7 @@ class Resync:
         self._metrics = metrics
         self._namespaces = namespaces
         self._interval_s = interval_s
+        self._optional = optional
         self._gap = asyncio.Event()
         self._fresh_s: float | None = None
 
@@ -51,7 +54,8 @@ class Resync:
 
     async def once(self) -> None:
         """Raises ApiError."""
-        for kind in WATCHED_KINDS:
+        await self._optional.look()
+        for kind in (*self._optional.served, *WATCHED_KINDS):
             selector = "" if kind == INFERENCE_SERVICE else MANAGED_SELECTOR
             for namespace in self._namespaces:
                 listing = await self._cluster.list(kind, namespace, selector)

@@ -132,6 +132,24 @@ def test_the_role_is_narrow(render, values):
         )
 
 
+def test_pod_monitors_can_be_left_out_with_the_right_to_them(render, tmp_path):
+    def groups(objects):
+        return {group for rule in rules(objects) for group in rule["apiGroups"]}
+
+    assert "monitoring.coreos.com" in groups(render())
+    objects = render({"podMonitors": {"install": False}})
+    assert "monitoring.coreos.com" not in groups(objects)
+    assert operator_config(objects, tmp_path).pod_monitors.install is False
+
+
+def test_what_prometheus_needs_reaches_the_operator(render, tmp_path):
+    values = {"labels": {"release": "prometheus"}, "allowedNamespaces": ["monitoring"]}
+    loaded = operator_config(render({"podMonitors": values}), tmp_path).pod_monitors
+
+    assert loaded.labels == {"release": "prometheus"}
+    assert loaded.allowed_namespaces == ("monitoring",)
+
+
 def test_a_namespaced_install_asks_for_nothing_in_the_cluster(render):
     objects = render({"watchNamespaces": ["a", "b"]})
 
@@ -195,6 +213,7 @@ def test_the_version_is_the_distributions(request):
         ({"logLevel": "loud"}, "logLevel"),
         ({"lease": {"durationSeconds": 0}}, "durationSeconds"),
         ({"workers": 0}, "workers"),
+        ({"podMonitors": {"labels": {"a": 1}}}, "podMonitors"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(try_render, values, word):

@@ -21,6 +21,7 @@ import yaml
 from tests.cluster import audit, hostenv
 from tests.operator import stand_in
 from tests.operator.cluster_operator import OperatorProcess, roles
+from tests.operator.pod_monitor_kind import PodMonitorKind
 
 from octavo_operator.cluster import Listing
 from octavo_operator.config import EngineDefaults
@@ -37,6 +38,8 @@ class FakeCluster:
         self.objects: dict[tuple[str, str, str], Manifest] = {}
         self.events: dict[str, list[Manifest]] = {}
         """Uid of a pod -> its Events."""
+        self.served: set[Kind] = set()
+        """Optional kinds whose definitions are there."""
         self.calls: list[str] = []
         self.failures: dict[str, ApiError] = {}
         """First word of a call and kind, as in "apply Deployment" -> error."""
@@ -71,6 +74,9 @@ class FakeCluster:
         status = {**found.get("status", {}), **patch["status"]}
         status = {field: value for field, value in status.items() if value is not None}
         return self._store(kind, {**found, "status": status})
+
+    async def serves(self, kind: Kind) -> bool:
+        return kind in self.served
 
     async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
         self._call("create", kind)
@@ -252,6 +258,19 @@ def crd_installed(api_server: Any) -> Iterator[None]:
     yield
     if not was_there:
         kubectl("delete", "crd", name, "--timeout=60s")
+
+
+@pytest.fixture
+def pod_monitors_served(api_server: Any) -> Iterator[PodMonitorKind]:
+    """The kind PodMonitor, which a test may take away; gone afterwards unless it was there."""
+    kubectl = Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
+    kind = PodMonitorKind(kubectl)
+    was_there = kind.is_there()
+    if not was_there:
+        kind.install()
+    yield kind
+    if not was_there:
+        kind.remove()
 
 
 @pytest.fixture(scope="module")

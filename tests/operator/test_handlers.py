@@ -5,7 +5,7 @@ import pytest
 
 from octavo_operator import handlers
 from octavo_operator.cache import ObjectCache
-from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, WATCHED_KINDS
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, POD_MONITOR, WATCHED_KINDS
 from octavo_operator.metrics import Metrics
 
 KEY = ("team", "chat")
@@ -73,6 +73,15 @@ def test_kopf_stores_nothing_and_blocks_no_deletion(recorder):
     assert not list(registry._spawning.get_all_handlers())
 
 
+def test_optional_kinds_are_watched_while_they_are_served(recorder):
+    registry = handlers.registry(
+        recorder.cache, recorder.woken.append, recorder.listed, Metrics(), (POD, POD_MONITOR)
+    )
+
+    watched = [handler.selector.any_name for handler in registry._watching.get_all_handlers()]
+    assert sorted(watched) == ["podmonitors", "pods"]
+
+
 def test_kopf_neither_posts_nor_peers_nor_kills():
     settings = handlers.settings()
 
@@ -92,5 +101,5 @@ def test_children_are_watched_by_label_and_services_all():
         return selectors.get(key)
 
     assert of(INFERENCE_SERVICE) is None
-    for kind in (POD, DEPLOYMENT):
+    for kind in (POD, DEPLOYMENT, POD_MONITOR):
         assert "serving.octavo.dev/service" in of(kind)

@@ -36,6 +36,13 @@ def test_further_namespaces_are_let_in_by_name(ingress):
     assert namespaces(rule) == ["monitoring", "octavo-system", "web"]
 
 
+def test_those_who_read_metrics_are_let_in(service_body):
+    service = api.parse(service_body({"network": {"allowedNamespaces": ["web"]}}))
+    spec = policies.network_policy(service, "octavo-system", ("monitoring",))["spec"]
+
+    assert namespaces(spec["ingress"][0]) == ["monitoring", "octavo-system", "web"]
+
+
 def test_an_open_service_lets_everybody_in(ingress):
     assert ingress({"isolated": False}) == [{}]
 

@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from octavo_operator.cache import ObjectCache
+from octavo_operator.config import PodMonitorSettings
 from octavo_operator.errors import ApiRejected, ApiUnavailable
 from octavo_operator.events import EventWriter
-from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, REPLICA_SET
+from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, POD_MONITOR, REPLICA_SET
 from octavo_operator.metrics import Metrics
+from octavo_operator.optional_kinds import OptionalKinds
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.samples import ServiceLoad
 from octavo_operator.scaling import Autoscaler
@@ -22,7 +24,12 @@ def cache():
 
 
 @pytest.fixture
-def reconciler(fake_cluster, cache, engine_defaults, woken_later):
+def optional_kinds(fake_cluster):
+    return OptionalKinds(fake_cluster, (POD_MONITOR,))
+
+
+@pytest.fixture
+def reconciler(fake_cluster, cache, engine_defaults, woken_later, optional_kinds):
     metrics = Metrics()
 
     def now():
@@ -39,6 +46,8 @@ def reconciler(fake_cluster, cache, engine_defaults, woken_later):
         EventWriter(fake_cluster, metrics, now),
         timedelta(seconds=60),
         "octavo-system",
+        PodMonitorSettings(),
+        optional_kinds,
     )
 
 
@@ -91,6 +100,44 @@ async def test_a_second_reconcile_calls_nobody(reconciler, put, fake_cluster, se
 
     assert await reconciler.reconcile(KEY) == "unchanged"
     assert fake_cluster.calls == []
+
+
+async def test_a_pod_monitor_is_made_where_its_kind_is_served(
+    reconciler, put, fake_cluster, optional_kinds, service_body
+):
+    put(service_body())
+    fake_cluster.served.add(POD_MONITOR)
+    await optional_kinds.look()
+
+    assert await reconciler.reconcile(KEY) == "applied"
+    assert ("PodMonitor", *KEY) in fake_cluster.objects
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_kind_that_has_just_gone_is_no_fault_of_a_service(
+    reconciler, put, fake_cluster, optional_kinds, service_body, status
+):
+    put(service_body())
+    fake_cluster.served.add(POD_MONITOR)
+    await optional_kinds.look()
+    fake_cluster.failures["apply PodMonitor"] = ApiRejected("PATCH", status, "not there")
+
+    assert await reconciler.reconcile(KEY) == "applied"
+    assert condition(fake_cluster, "Degraded")["status"] == "False"
+    assert optional_kinds.served == ()
+    assert optional_kinds.changed.is_set()
+
+
+async def test_a_pod_monitor_that_is_refused_is_told(
+    reconciler, put, fake_cluster, optional_kinds, service_body
+):
+    put(service_body())
+    fake_cluster.served.add(POD_MONITOR)
+    await optional_kinds.look()
+    fake_cluster.failures["apply PodMonitor"] = ApiRejected("PATCH", 422, "a webhook says no")
+
+    assert await reconciler.reconcile(KEY) == "rejected"
+    assert "refuses the PodMonitor: a webhook" in condition(fake_cluster, "Degraded")["message"]
 
 
 @pytest.mark.parametrize("metadata", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}])

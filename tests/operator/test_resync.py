@@ -8,8 +8,9 @@ from octavo_operator import resync
 from octavo_operator.cache import ObjectCache
 from octavo_operator.cluster import Listing
 from octavo_operator.errors import ApiUnavailable
-from octavo_operator.kinds import INFERENCE_SERVICE, MANAGED_SELECTOR, WATCHED_KINDS
+from octavo_operator.kinds import INFERENCE_SERVICE, MANAGED_SELECTOR, POD_MONITOR, WATCHED_KINDS
 from octavo_operator.metrics import Metrics
+from octavo_operator.optional_kinds import OptionalKinds
 from octavo_operator.resync import Resync
 
 KEY = ("team", "chat")
@@ -19,7 +20,11 @@ class FakeListings:
     def __init__(self, service):
         self.service = service
         self.listed = []
+        self.served = set()
         self.num_failures = 0
+
+    async def serves(self, kind):
+        return kind in self.served
 
     async def list(self, kind, namespace, label_selector=""):
         if self.num_failures:
@@ -42,7 +47,9 @@ def woken():
 @pytest.fixture
 def make(listings, woken):
     def resync_with(interval_s=60.0, namespaces=(None,)):
-        return Resync(listings, ObjectCache(), woken.append, Metrics(), namespaces, interval_s)
+        optional = OptionalKinds(listings, (POD_MONITOR,))
+        metrics, cache = Metrics(), ObjectCache()
+        return Resync(listings, cache, woken.append, metrics, namespaces, interval_s, optional)
 
     return resync_with
 
@@ -59,6 +66,17 @@ async def test_children_are_listed_by_label_and_services_all(make, listings):
     assert ("InferenceService", "a", "") in listings.listed
     assert ("Pod", "b", MANAGED_SELECTOR) in listings.listed
     assert len(listings.listed) == 2 * len(WATCHED_KINDS)
+
+
+async def test_an_optional_kind_is_listed_while_it_is_served(make, listings):
+    made = make()
+    await made.once()
+    assert ("PodMonitor", None, MANAGED_SELECTOR) not in listings.listed
+
+    listings.served.add(POD_MONITOR)
+    await made.once()
+
+    assert listings.listed.count(("PodMonitor", None, MANAGED_SELECTOR)) == 1
 
 
 async def test_the_first_listing_waits_for_the_api_server(make, listings, woken, monkeypatch):

@@ -51,7 +51,7 @@ class Install:
 
 
 @pytest.fixture(params=["namespaced", "cluster-wide"])
-def install(request, api_server, kubectl, tmp_path):
+def install(request, api_server, kubectl, pod_monitors_served, tmp_path):
     if api_server.audit_log is None:
         pytest.skip("this cluster shows no audit log: needs the local provider")
     cluster_wide = request.param == "cluster-wide"

@@ -44,6 +44,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
+{{- if .Values.podMonitors.install }}
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
 # Which pods are of the newest generation is told by ReplicaSets.
 - apiGroups: [apps]
   resources: [replicasets]
