@@ -3,9 +3,10 @@
 The Deployment's own deadline only says that nothing came; this names the pod and what it waits for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from octavo_operator import pod_causes
 from octavo_operator.pod_causes import Cause, Pod
@@ -20,64 +21,79 @@ class Limits:
     """Of one new replica, from its creation until it answers."""
 
     start: timedelta
-    """Until its container runs: a node, volumes, the image."""
+    """Until a container runs: a node, volumes, the image."""
+    fetch: timedelta
+    """Until the model's files are there, where they are fetched."""
     load: timedelta
     """Until it answers: the model."""
 
-    @property
-    def total(self) -> timedelta:
-        return self.start + self.load
-
 
 def limits(progress_deadline_s: int) -> Limits:
-    """A third of the time to start, the rest to load."""
+    """A third of the time to start, the rest to fetch or to load.
+
+    A replica that does both in turn is held to all of the time by its Deployment.
+    """
     total = timedelta(seconds=progress_deadline_s)
-    return Limits(start=total / 3, load=total - total / 3)
+    rest = total - total / 3
+    return Limits(start=total / 3, fetch=rest, load=rest)
 
 
 def overdue(pod: Pod, limits: Limits, now: datetime) -> Cause | None:
     """None for a pod that answers, or that is within its time."""
-    end = _end(pod, limits)
-    if end is None or now < end:
+    span = _span(pod, limits)
+    if span is None or now < span.end:
         return None
     name = pod["metadata"]["name"]
     if pod_causes.is_leaving(pod):
         gone_by = pod["metadata"]["deletionTimestamp"]
         sentence = f"should have gone by {gone_by}: its node or a finalizer holds it"
         return Cause(Reason.TERMINATION_OVERDUE, name, sentence)
-    limit = limits.start if _running_since(pod) is None else limits.load
     phase = pod_causes.waiting_for(pod)
-    sentence = f"{phase} for more than {limit.total_seconds():.0f} s"
+    sentence = f"{phase} for more than {span.limit.total_seconds():.0f} s"
     return Cause(Reason.PROGRESS_DEADLINE_EXCEEDED, name, sentence)
 
 
 def next_in_s(pods: Iterable[Pod], limits: Limits, now: datetime) -> float | None:
     """Seconds until the first of them will have overstayed; None when none is on its way."""
-    ends = [end for pod in pods if (end := _end(pod, limits)) is not None and end > now]
+    spans = [_span(pod, limits) for pod in pods]
+    ends = [span.end for span in spans if span is not None and span.end > now]
     return (min(ends) - now).total_seconds() if ends else None
 
 
-def _end(pod: Pod, limits: Limits) -> datetime | None:
-    metadata = pod["metadata"]
+class _Span(NamedTuple):
+    """The phase that a pod is in."""
+
+    since: datetime
+    limit: timedelta
+
+    @property
+    def end(self) -> datetime:
+        return self.since + self.limit
+
+
+def _span(pod: Pod, limits: Limits) -> _Span | None:
+    """None for a pod that answers, has answered, or is over."""
+    metadata, status = pod["metadata"], pod.get("status", {})
     if pod_causes.is_leaving(pod):
-        return datetime.fromisoformat(metadata["deletionTimestamp"]) + _LEAVING_MARGIN
-    if pod_causes.is_ready(pod) or pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+        return _Span(datetime.fromisoformat(metadata["deletionTimestamp"]), _LEAVING_MARGIN)
+    if pod_causes.is_ready(pod) or status.get("phase") in ("Failed", "Succeeded"):
         return None
-    running_since = _running_since(pod)
-    if running_since is not None:
-        return None if _has_started(pod) else running_since + limits.load
-    created = metadata.get("creationTimestamp")
-    return None if created is None else datetime.fromisoformat(created) + limits.start
+    if any(container.get("started") for container in status.get("containerStatuses", [])):
+        return None  # once it has answered, it is its readiness that counts
+    fetching = status.get("initContainerStatuses", [])
+    for containers, state, moment, limit in (
+        (status.get("containerStatuses", []), "running", "startedAt", limits.load),
+        (fetching, "running", "startedAt", limits.fetch),
+        (fetching, "terminated", "finishedAt", limits.start),
+    ):
+        since = _last(containers, state, moment)
+        if since is not None:
+            return _Span(since, limit)
+    made = metadata.get("creationTimestamp")
+    return None if made is None else _Span(datetime.fromisoformat(made), limits.start)
 
 
-def _running_since(pod: Pod) -> datetime | None:
-    for status in pod_causes.containers(pod):
-        running = status.get("state", {}).get("running")
-        if running is not None and running.get("startedAt"):
-            return datetime.fromisoformat(running["startedAt"])
-    return None
-
-
-def _has_started(pod: Pod) -> bool:
-    """Once it has answered, it is its readiness that counts."""
-    return any(status.get("started") for status in pod_causes.containers(pod))
+def _last(containers: Iterable[Mapping[str, Any]], state: str, moment: str) -> datetime | None:
+    """When the last of the containers that are in the state came to it."""
+    found = [container.get("state", {}).get(state, {}).get(moment) for container in containers]
+    return max((datetime.fromisoformat(each) for each in found if each), default=None)

@@ -23,6 +23,10 @@ def running(since, **more):
     return [{"state": {"running": {"startedAt": stamp(since)}}, **more}]
 
 
+def ended(at_second):
+    return [{"ready": True, "state": {"terminated": {"finishedAt": stamp(at_second)}}}]
+
+
 @pytest.fixture
 def pod(pod_body):
     def made_at_0(**given):
@@ -33,8 +37,8 @@ def pod(pod_body):
 
 
 def test_the_time_is_shared_out():
-    assert (LIMITS.start.total_seconds(), LIMITS.load.total_seconds()) == (30, 60)
-    assert LIMITS.total.total_seconds() == 90
+    limited = (LIMITS.start, LIMITS.fetch, LIMITS.load)
+    assert [limit.total_seconds() for limit in limited] == [30, 60, 60]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +47,22 @@ def test_the_time_is_shared_out():
         ({}, 30, "waits for a node for more than 30 s"),
         ({"conditions": [SCHEDULED]}, 30, "starts its container for more than 30 s"),
         (
-            {"conditions": [SCHEDULED], "containerStatuses": running(since=20)},
+            {"conditions": [SCHEDULED], "initContainerStatuses": running(since=20)},
             80,
+            "fetches its model for more than 60 s",
+        ),
+        (
+            {"conditions": [SCHEDULED], "initContainerStatuses": ended(at_second=70)},
+            100,
+            "starts its container for more than 30 s",
+        ),
+        (
+            {
+                "conditions": [SCHEDULED],
+                "initContainerStatuses": ended(at_second=70),
+                "containerStatuses": running(since=75),
+            },
+            135,
             "loads its model for more than 60 s",
         ),
     ],
