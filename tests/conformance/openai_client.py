@@ -43,6 +43,8 @@ class OldChecks:
             "chat stream = answer": self.chat_stream,
             "completion": self.completion,
             "completion stream = answer": self.completion_stream,
+            "function call": self.function,
+            "function call stream": self.function_stream,
             "errors": self.errors,
         }
 
@@ -50,9 +52,8 @@ class OldChecks:
         assert self.model in [card["id"] for card in openai.Model.list()["data"]]
 
     def ask(self, **fields):
-        return openai.ChatCompletion.create(
-            model=self.model, messages=MESSAGES, temperature=0, max_tokens=12, **fields
-        )
+        asked = {"messages": MESSAGES, "temperature": 0, "max_tokens": 12, **fields}
+        return openai.ChatCompletion.create(model=self.model, **asked)
 
     def chat(self):
         assert self.ask()["choices"][0]["message"]["content"]
@@ -73,6 +74,29 @@ class OldChecks:
     def completion_stream(self):
         text = "".join(chunk["choices"][0]["text"] for chunk in self.complete(stream=True))
         assert text == self.complete()["choices"][0]["text"]
+
+    def call(self, **fields):
+        named = {"name": "weather"}
+        functions = [TOOL["function"]]
+        return self.ask(functions=functions, function_call=named, max_tokens=40, **fields)
+
+    def function(self):
+        call = self.call()["choices"][0]["message"]["function_call"]
+        assert call["name"] == "weather"
+        assert json.loads(call["arguments"])["city"] in ("Paris", "Rome")
+        earlier = {"role": "assistant", "content": None, "function_call": call}
+        result = {"role": "function", "name": "weather", "content": "sunny"}
+        answer = self.ask(messages=[*MESSAGES, earlier, result])
+        assert answer["choices"][0]["message"]["content"]
+
+    def function_stream(self):
+        parts = [
+            chunk["choices"][0]["delta"].get("function_call", {})
+            for chunk in self.call(stream=True)
+        ]
+        assert "".join(part.get("name", "") for part in parts) == "weather"
+        arguments = "".join(part.get("arguments", "") for part in parts)
+        assert json.loads(arguments)["city"] in ("Paris", "Rome")
 
     def errors(self):
         param = None

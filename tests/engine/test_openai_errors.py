@@ -43,7 +43,6 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (CHAT, chat_body(seed=2**63), "seed", "less than"),
     (CHAT, chat_body(min_tokens=50, max_tokens=4), "min_tokens", "min_tokens is 50"),
     (CHAT, chat_body(tools=[{"type": "function"}]), "tools.0.function", "Missing required"),
-    (CHAT, chat_body(functions=[{"name": "f"}]), "functions", "'functions' is not supported"),
     (CHAT, chat_body(response_format={"type": "json"}), "response_format", "json_schema"),
     (
         CHAT,

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import client_of, make_state
 
@@ -43,3 +46,18 @@ async def test_every_unsupported_field_is_refused_by_name_and_neutral_values_are
                 await client.ok(path, {"model": "echo", **body, name: value})
         error = await client.refused(path, {"model": "echo", **body, "colour": "red"})
         assert (error["param"], error["code"]) == ("colour", "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase),
+        (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
+        (ResponsesRequest, response_create_params.ResponseCreateParamsBase),
+    ],
+)
+def test_every_field_that_openais_client_can_send_is_known(
+    kind: type[GenerationFields], params: type
+) -> None:
+    known = {*kind.model_fields, *kind.neutral_values}
+    assert set(params.__annotations__) - known == set()

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.engine.chat_messages import engine_of, state_of
 from tests.engine.echo_engine import EchoEngine
 from tests.engine.parser_cases import HERMES_CASES, NAMES, PARIS
 from tests.engine.server_client import Client, client_of
-from tests.engine.test_openai_tools import engine_of, state_of
 
 RESPONSES = "/v1/responses"
 TOOLS = [

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 from tests.engine.byte_model import save_byte_model
 from tests.engine.byte_tokenizer import make_tokenizer
+from tests.engine.chat_messages import TOOL_TEMPLATE, joined_message, message_of
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import client_of, make_state
-from tests.engine.test_openai_tools import TOOL_TEMPLATE, joined_message, message_of
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.core.in_process import build_engine

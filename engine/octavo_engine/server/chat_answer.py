@@ -20,11 +20,15 @@ from octavo_engine.server.response_types import (
     ToolCallPart,
     Usage,
 )
-from octavo_engine.server.tool_fields import NamedToolChoice
 from octavo_engine.text.sequence_text import TextDelta
 
 
 class ChatAnswer(Answer):
+    @property
+    def _asked(self) -> ChatCompletionRequest:
+        assert isinstance(self.fields, ChatCompletionRequest)
+        return self.fields
+
     def whole(self, choices: list[WholeChoice], usage: Usage) -> Struct:
         prompt_logprobs = choices[0].prompt_logprobs
         wants_ids = self.fields.return_token_ids
@@ -45,7 +49,7 @@ class ChatAnswer(Answer):
         message = joined(choice.messages)
         return ChatChoice(
             index=index,
-            message=assistant_message(message),
+            message=assistant_message(message, self._asked.uses_functions),
             logprobs=chat_logprobs(choice.pieces, self.tokenizer),
             finish_reason=self._finish_reason(choice.finish_reason, len(message.tool_calls)),
             stop_reason=choice.stop_reason,
@@ -54,9 +58,9 @@ class ChatAnswer(Answer):
 
     def _finish_reason(self, reason: str, num_calls: int) -> str:
         """OpenAI says `stop` where the client has named the function itself."""
-        assert isinstance(self.fields, ChatCompletionRequest)
-        is_named = isinstance(self.fields.tool_choice, NamedToolChoice)
-        return "tool_calls" if reason == "stop" and num_calls and not is_named else reason
+        if reason != "stop" or not num_calls or self._asked.names_function:
+            return reason
+        return "function_call" if self._asked.uses_functions else "tool_calls"
 
     def opening_chunks(self) -> list[Struct]:
         role = MessagePart(role="assistant", content="")
@@ -70,7 +74,7 @@ class ChatAnswer(Answer):
         finished = delta.finish_reason is not None
         choice = ChatChunkChoice(
             index=item.index,
-            delta=message_part(delta.message),
+            delta=message_part(delta.message, self._asked.uses_functions),
             logprobs=chat_logprobs(delta.tokens, self.tokenizer),
             finish_reason=None
             if delta.finish_reason is None
@@ -99,36 +103,42 @@ class ChatAnswer(Answer):
         )
 
 
-def assistant_message(message: Message) -> AssistantMessage:
+def assistant_message(message: Message, uses_functions: bool) -> AssistantMessage:
+    """uses_functions: calls are told in the form of the request's `functions`, one at most."""
+    functions = [FunctionCall(call.name, call.arguments) for call in message.tool_calls]
     calls = [
-        ToolCallEntry(id=call.id, function=FunctionCall(call.name, call.arguments))
-        for call in message.tool_calls
+        ToolCallEntry(id=call.id, function=function)
+        for call, function in zip(message.tool_calls, functions, strict=True)
     ]
     reasoning = message.reasoning or UNSET
     return AssistantMessage(
         content=None if calls and not message.content else message.content,
         reasoning=reasoning,
         reasoning_content=reasoning,
-        tool_calls=calls or UNSET,
+        tool_calls=UNSET if uses_functions else calls or UNSET,
+        function_call=functions[0] if uses_functions and functions else UNSET,
     )
 
 
-def message_part(delta: MessageDelta) -> MessagePart:
+def message_part(delta: MessageDelta, uses_functions: bool) -> MessagePart:
     reasoning = delta.reasoning or UNSET
+    functions = [
+        FunctionCallPart(name=UNSET if call.name is None else call.name, arguments=call.arguments)
+        for call in delta.tool_calls
+    ]
     calls = [
         ToolCallPart(
             index=call.index,
             id=UNSET if call.id is None else call.id,
             type=UNSET if call.id is None else "function",
-            function=FunctionCallPart(
-                name=UNSET if call.name is None else call.name, arguments=call.arguments
-            ),
+            function=function,
         )
-        for call in delta.tool_calls
+        for call, function in zip(delta.tool_calls, functions, strict=True)
     ]
     return MessagePart(
         content=delta.content or UNSET,
         reasoning=reasoning,
         reasoning_content=reasoning,
-        tool_calls=calls or UNSET,
+        tool_calls=UNSET if uses_functions else calls or UNSET,
+        function_call=functions[0] if uses_functions and functions else UNSET,
     )

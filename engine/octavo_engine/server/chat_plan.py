@@ -9,7 +9,6 @@ from octavo_engine.parsers.tool_format import JSON, ToolFormat, ToolRules
 from octavo_engine.server.chat_formats import ChatFormats
 from octavo_engine.server.request_fields import ChatCompletionRequest
 from octavo_engine.server.structure import answer_grammar
-from octavo_engine.server.tool_fields import NamedToolChoice, Tool
 from octavo_engine.structured.chat_grammar import Function, after_reasoning, calls_grammar, either
 from octavo_engine.structured.grammars import Grammar
 from octavo_engine.text.tokenizer import Tokenizer
@@ -44,15 +43,12 @@ def plan_chat(
 ) -> ChatPlan:
     """prompt: as rendered. Raises `RequestError` naming the field."""
     form = tool_format(fields, formats)
-    tools = callable_tools(fields)
-    only_one = fields.parallel_tool_calls is False or isinstance(
-        fields.tool_choice, NamedToolChoice
-    )
+    only_one = fields.parallel_tool_calls is False or fields.names_function
     reasoning = formats.reasoning
     is_open = reasoning is not None and reasoning.is_open(prompt)
     markers = () if reasoning is None else (reasoning.start, reasoning.end)
     special_ids = tokenizer.special_ids((*markers, *(form.markers if form else ())))
-    found = _grammar(fields, form, tools, only_one, special_ids)
+    found = _grammar(fields, form, only_one, special_ids)
     text, bare, param = None, None, ""
     if found is not None:
         grammar, param = found
@@ -60,7 +56,7 @@ def plan_chat(
         if reasoning is not None:
             grammar = after_reasoning(grammar, reasoning, is_open=is_open, special_ids=special_ids)
         text = grammar.text()
-    names = tuple(tool.function.name for tool in tools)
+    names = tuple(tool.function.name for tool in fields.callable_tools)
     return ChatPlan(
         grammar=text,
         form=bare,
@@ -77,35 +73,27 @@ def tool_format(fields: ChatCompletionRequest, formats: ChatFormats) -> ToolForm
     """None when the answer cannot hold calls."""
     if not fields.offered_tools:
         return None
-    if formats.tools is None and fields.tool_choice in (None, "auto"):
-        message = "'tools' need a tool parser to find calls; this server runs without one"
-        raise RequestError(message, "tools")
+    if formats.tools is None and not fields.must_call:
+        param = "functions" if fields.uses_functions else "tools"
+        message = f"'{param}' need a tool parser to find calls; this server runs without one"
+        raise RequestError(message, param)
     return formats.tools or JSON
-
-
-def callable_tools(fields: ChatCompletionRequest) -> list[Tool]:
-    choice = fields.tool_choice
-    if isinstance(choice, NamedToolChoice):
-        return [tool for tool in fields.offered_tools if tool.function.name == choice.function.name]
-    return fields.offered_tools
-
-
-def must_call(fields: ChatCompletionRequest) -> bool:
-    return fields.tool_choice == "required" or isinstance(fields.tool_choice, NamedToolChoice)
 
 
 def _grammar(
     fields: ChatCompletionRequest,
     form: ToolFormat | None,
-    tools: list[Tool],
     only_one: bool,
     special_ids: dict[str, int],
 ) -> tuple[Grammar, str] | None:
     answer = answer_grammar(fields)
-    if form is None or not (answer or must_call(fields)):
+    if form is None or not (answer or fields.must_call):
         return answer
-    functions = [Function(tool.function.name, tool.function.parameters) for tool in tools]
+    functions = [
+        Function(tool.function.name, tool.function.parameters, fields.param_of(tool))
+        for tool in fields.callable_tools
+    ]
     calls = calls_grammar(form, functions, only_one=only_one, special_ids=special_ids)
-    if answer is None or must_call(fields):
-        return calls, "tools"
+    if answer is None or fields.must_call:
+        return calls, "functions" if fields.uses_functions else "tools"
     return either(calls, answer[0]), answer[1]

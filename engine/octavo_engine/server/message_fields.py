@@ -30,21 +30,30 @@ _OTHER_PARTS = ("image_url", "input_audio", "file", "video_url", "audio_url")
 """Known kinds of content that a language model of text cannot take."""
 
 
+class CalledFunction(BaseModel):
+    """An earlier call in the form that came before `tool_calls`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+    arguments: str
+
+
 class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[ContentPart], Field(min_length=1)] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: CalledFunction | None = None
     # Sent back by clients with the assistant's earlier answers; only the template may use them.
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
-    function_call: None = None
 
     @field_validator("content", mode="before")
     @classmethod
@@ -58,6 +67,11 @@ class ChatMessage(BaseModel):
 
     @model_validator(mode="after")
     def _check_content(self) -> "ChatMessage":
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+        calls = self.tool_calls or self.function_call
+        if self.content is None and not (self.role == "assistant" and calls):
             raise ValueError(f"a message of role '{self.role}' needs 'content'")
+        if self.tool_calls and self.function_call:
+            raise ValueError("a message has either 'tool_calls' or 'function_call'")
+        if self.role == "function" and not self.name:
+            raise ValueError("a message of role 'function' needs 'name'")
         return self

@@ -18,10 +18,11 @@ _UNION_BRANCHES = (
     "function-",
     "nullable",
     "literal[",
+    "tagged-union[",
 )
 """Parts of a pydantic location that name a branch of a type, not a field of the request; models,
 too, are named as such, and theirs are the only names with capitals."""
-_TAGGED_FIELDS = ("response_format", "content")
+_TAGGED_FIELDS = ("response_format", "content", "tool_choice")
 """Whose location goes on with the value of `type`."""
 
 
@@ -62,8 +63,14 @@ def _most_specific(problems: Sequence[Any]) -> Any:
     """Of the complaints about one field, that of the union branch which went furthest."""
     first = field_path(problems[0]["loc"]).partition(".")[0]
     same_field = [p for p in problems if field_path(p["loc"]).partition(".")[0] == first]
-    # A branch that only complains of the type was not the one meant.
-    return max(same_field, key=lambda p: (len(p["loc"]), not p["type"].endswith("_type")))
+    return max(same_field, key=lambda p: (len(p["loc"]), not _is_of_another_type(p)))
+
+
+def _is_of_another_type(problem: Any) -> bool:
+    """A branch that only complains of the type was not the one meant; nor were words, when an
+    object was given."""
+    is_object = isinstance(problem.get("input"), dict)
+    return problem["type"].endswith("_type") or (is_object and problem["type"] == "literal_error")
 
 
 def field_path(loc: Sequence[int | str]) -> str:
@@ -80,7 +87,7 @@ def _is_tag(before: Sequence[int | str]) -> bool:
     parents = [part for part in before if isinstance(part, str) and not _is_branch(part)]
     if not parents or parents[-1] not in _TAGGED_FIELDS:
         return False
-    return before[-1] == "response_format" or isinstance(before[-1], int)
+    return parents[-1] != "content" or isinstance(before[-1], int)
 
 
 def _is_branch(part: str) -> bool:

@@ -151,13 +151,14 @@ class ChatCompletionRequest(ToolFields, SamplingFields):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = SamplingFields.neutral_values | {
-        "functions": ([],),
-        "function_call": ("none",),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
+        "moderation": (),
+        "prompt_cache_options": (),
+        "prompt_cache_retention": ("in_memory",),
         "web_search_options": (),
-        "verbosity": (),
+        "verbosity": ("medium",),
     }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]

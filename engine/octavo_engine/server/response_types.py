@@ -66,6 +66,8 @@ class AssistantMessage(Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
     """The same under the name that most clients read."""
     tool_calls: list[ToolCallEntry] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
+    """Where the request spoke of `functions`."""
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):
@@ -111,6 +113,7 @@ class MessagePart(Struct, frozen=True, kw_only=True):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
+    function_call: FunctionCallPart | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ def _response(fields: ResponsesRequest, request: EngineRequest, answer_id: str) 
         reasoning=reasoning,
         temperature=request.params.temperature,
         text=text,
-        tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
         tools=[{"strict": None, **tool.model_dump()} for tool in fields.tools or []],
         top_p=request.params.top_p,
         user=fields.user,

@@ -9,9 +9,11 @@ from octavo_engine.errors import RequestError
 from octavo_engine.server.prepare import Prepared, prepare_chat
 from octavo_engine.server.request_fields import ChatCompletionRequest
 from octavo_engine.server.responses_fields import (
+    AllowedChoice,
     FunctionCallInput,
     FunctionChoice,
     FunctionOutputInput,
+    FunctionToolFields,
     InputItem,
     MessageInput,
     ReasoningInput,
@@ -115,19 +117,25 @@ def _text(content: Any) -> str:
 
 
 def _tools(fields: ResponsesRequest) -> list[dict[str, Any]] | None:
-    if fields.tools is None:
-        return None
-    return [
-        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-        for tool in fields.tools
-    ]
+    return None if fields.tools is None else [_tool(tool) for tool in fields.tools]
+
+
+def _tool(tool: FunctionToolFields) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": tool.model_dump(exclude={"type"}, exclude_none=True),
+    }
 
 
 def _tool_choice(fields: ResponsesRequest) -> Any:
-    choice = fields.tool_choice
-    if isinstance(choice, FunctionChoice):
-        return {"type": "function", "function": {"name": choice.name}}
-    return choice
+    match fields.tool_choice:
+        case FunctionChoice(name=name):
+            return {"type": "function", "function": {"name": name}}
+        case AllowedChoice(mode=mode, tools=tools):
+            allowed = {"mode": mode, "tools": [_tool(tool) for tool in tools]}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
+        case choice:
+            return choice
 
 
 def _response_format(fields: ResponsesRequest) -> dict[str, Any] | None:

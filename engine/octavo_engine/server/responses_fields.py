@@ -113,6 +113,22 @@ class FunctionChoice(BaseModel):
     name: FunctionName
 
 
+class AllowedChoice(BaseModel):
+    """Some of the tools."""
+
+    model_config = _STRICT
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionToolFields], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"]
+    | Annotated[FunctionChoice | AllowedChoice, Field(discriminator="type")]
+)
+
+
 class SchemaFormat(BaseModel):
     model_config = _STRICT
 
@@ -154,11 +170,18 @@ class ResponsesRequest(GenerationFields):
         "conversation": (),
         "prompt": (),
         "truncation": ("disabled",),
-        "max_tool_calls": (),
+        "access_programs": (),
+        "background_options": (),
         "context_management": (),
+        "image": (),
         "moderation": (),
+        "prompt_cache_options": (),
         "prompt_cache_retention": ("in_memory",),
     }
+    ignored_fields: ClassVar[tuple[str, ...]] = (
+        *GenerationFields.ignored_fields,
+        "max_tool_calls",
+    )
 
     input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
@@ -168,8 +191,10 @@ class ResponsesRequest(GenerationFields):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     include: list[Literal["message.output_text.logprobs"]] | None = None
     tools: Annotated[list[FunctionToolFields], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = Field(None, ge=1)
+    """Of tools that are built in: there are none."""
     text: TextFields | None = None
     reasoning: ReasoningFields | None = None
     metadata: dict[str, str] | None = None

@@ -22,6 +22,8 @@ class Function:
     name: str
     parameters: dict[str, Any] | None
     """JSON schema; None: any object."""
+    param: str
+    """The field of the request that holds it, for complaints."""
 
 
 def calls_grammar(
@@ -37,9 +39,8 @@ def calls_grammar(
     """
     parts, rules = {}, []
     for idx, function in enumerate(functions):
-        param = f"tools.{idx}.function.parameters"
         schema = {"type": "object"} | (function.parameters or {})
-        parts[f"arguments_{idx}"] = json_grammar(schema, param, lenient=True)
+        parts[f"arguments_{idx}"] = json_grammar(schema, function.param, lenient=True)
         before = (
             f'{form.call_opening}{{"name": {json.dumps(function.name)}, "{form.arguments_key}": '
         )

@@ -16,7 +16,8 @@ def template_messages(
     which is what OpenAI's newer name means. Raises `RequestError` naming the message at fault.
     """
     return [
-        _template_message(message, idx, knows_developer) for idx, message in enumerate(messages)
+        _template_message(message, idx, knows_developer)
+        for idx, message in enumerate(_with_tool_calls(messages))
     ]
 
 
@@ -39,6 +40,23 @@ def messages_with_tools(
         first = {**plain[0], "content": f"{plain[0]['content']}\n\n{text}"}
         return [first, *plain[1:]]
     return [{"role": "system", "content": text}, *plain]
+
+
+def _with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Calls and results of OpenAI's older form (`function_call`, role `function`) as tools', the
+    only ones that templates know. A result belongs to the call before it."""
+    renamed: list[Mapping[str, Any]] = []
+    call_id = ""
+    for idx, message in enumerate(messages):
+        if (function := message.get("function_call")) is not None:
+            call_id = f"{idx:09}"  # nine letters or digits: all that Mistral's templates accept
+            call = {"id": call_id, "type": "function", "function": function}
+            renamed.append({**message, "function_call": None, "tool_calls": [call]})
+        elif message["role"] == "function":
+            renamed.append({**message, "role": "tool", "tool_call_id": call_id or f"{idx:09}"})
+        else:
+            renamed.append(message)
+    return renamed
 
 
 def _without_calls(message: Mapping[str, Any]) -> dict[str, Any]:
