@@ -59,6 +59,7 @@ def _handler(
 ) -> Callable[..., Any]:
     async def on_event(event: dict[str, Any], **_: Any) -> None:
         metrics.last_event_time.labels(kind.name).set_to_current_time()
+        metrics.told_of(kind.name)
         body: Manifest = dict(event["object"])
         if event["type"] is None:
             listed()

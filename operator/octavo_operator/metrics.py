@@ -1,5 +1,6 @@
 """The operator's own metrics, in a registry of their own."""
 
+import time
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -49,6 +50,14 @@ class Metrics:
             "When everything was last listed anew.",
             registry=self.registry,
         )
+        self._watch_age = Gauge(
+            "octavo_operator_watch_age_seconds",
+            "Time since the API server last told of a kind: by a watch event, or by a listing.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._told_s: dict[str, float] = {}
+        """Name of a kind -> when the API server last told of it; monotonic."""
         self.is_leader = Gauge(
             "octavo_operator_is_leader",
             "1 while this process holds the Lease.",
@@ -106,6 +115,13 @@ class Metrics:
         )
         self._autoscaled: dict[tuple[str, str], tuple[str, ...]] = {}
         """Namespace and name of a service -> the values told of it."""
+
+    def told_of(self, kind: str) -> None:
+        """The API server has told of a kind just now."""
+        if kind not in self._told_s:
+            age = self._watch_age.labels(kind)
+            age.set_function(lambda: time.monotonic() - self._told_s[kind])
+        self._told_s[kind] = time.monotonic()
 
     def tell_autoscaling(self, namespace: str, service: str, values: Mapping[str, float]) -> None:
         """Instead of what was told of the service before."""

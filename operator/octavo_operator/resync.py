@@ -60,6 +60,7 @@ class Resync:
             for namespace in self._namespaces:
                 listing = await self._cluster.list(kind, namespace, selector)
                 self._cache.replace_all(kind, namespace, listing.items, listing.resource_version)
+            self._metrics.told_of(kind.name)
         self._fresh_s = time.monotonic()
         self._metrics.last_resync_time.set_to_current_time()
         for key in self._cache.services():

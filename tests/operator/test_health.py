@@ -34,6 +34,23 @@ async def test_metrics_are_told():
     assert sample in answer.text.splitlines()
 
 
+async def test_the_age_of_a_watch_is_told_and_begins_anew_with_each_word(monkeypatch):
+    metrics, clock_s = Metrics(), [100.0]
+    monkeypatch.setattr("octavo_operator.metrics.time.monotonic", lambda: clock_s[0])
+
+    def age_s():
+        return metrics.registry.get_sample_value(
+            "octavo_operator_watch_age_seconds", {"kind": "Pod"}
+        )
+
+    assert age_s() is None, "a kind that was never told of has no age"
+    metrics.told_of("Pod")
+    clock_s[0] = 107.0
+    assert age_s() == 7.0
+    metrics.told_of("Pod")
+    assert age_s() == 0.0
+
+
 async def test_what_is_counted_when_asked_for_is_up_to_date():
     metrics = Metrics()
 
