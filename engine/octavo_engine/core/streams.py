@@ -4,10 +4,15 @@ A mailbox is the receiver's side: an asyncio loop with a stream for each request
 """
 
 import asyncio
+from collections import deque
 from queue import SimpleQueue
 from typing import Protocol
 
 from octavo_engine.messages import RequestDelta
+
+_WAKES_A_TURN = 16
+"""Readers woken in one turn of an event loop. What readers do with a step adds up to many
+milliseconds; a turn between gives connections, probes and timers their part."""
 
 
 class Mailbox(Protocol):
@@ -56,10 +61,15 @@ class DeltaStream:
     def has_ended(self) -> bool:
         return self._num_live == 0
 
-    def push(self, delta: RequestDelta) -> None:
+    def push(self, delta: RequestDelta) -> bool:
+        """Whether a reader waits and has to be woken for it, once."""
+        is_first = not self._unread
         self._unread.append(delta)
         if delta.finish_reason is not None:
             self._num_live -= 1
+        return is_first and self._reader is not None
+
+    def wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -70,6 +80,7 @@ class LoopMailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._streams: dict[str, DeltaStream] = {}
+        self._to_wake: deque[DeltaStream] = deque()
 
     def open_stream(self, request_id: str, num_sequences: int) -> DeltaStream:
         stream = self._streams[request_id] = DeltaStream(num_sequences)
@@ -83,8 +94,20 @@ class LoopMailbox:
         self._loop.call_soon_threadsafe(self._dispatch, deltas)
 
     def _dispatch(self, deltas: list[RequestDelta]) -> None:
+        is_waking = bool(self._to_wake)
         for delta in deltas:
             stream = self._streams[delta.request_id]
-            stream.push(delta)
+            if stream.push(delta):
+                self._to_wake.append(stream)
             if stream.has_ended:
                 del self._streams[delta.request_id]
+        if not is_waking:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        """A few a turn, in the order in which their deltas came; more of those may come meanwhile
+        and are read at once."""
+        for _ in range(min(_WAKES_A_TURN, len(self._to_wake))):
+            self._to_wake.popleft().wake()
+        if self._to_wake:
+            self._loop.call_soon(self._wake_some)
