@@ -7,7 +7,7 @@ import pytest
 from tests.engine.byte_tokenizer import EOS_ID, START_ID, ids_of, make_hf_tokenizer, make_tokenizer
 from tokenizers import processors
 
-from octavo_engine.errors import CheckpointError, RequestError
+from octavo_engine.errors import CheckpointError, ConfigError, RequestError
 from octavo_engine.text.generation_config import GenerationDefaults, load_generation_defaults
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -70,6 +70,39 @@ def test_error_of_any_kind_in_the_template_is_the_clients_error() -> None:
 def test_template_variables_reach_the_template() -> None:
     tokenizer = make_tokenizer(chat_template="{{ mood }}")
     assert tokenizer.render_chat(HELLO, template_kwargs={"mood": "calm"}) == "calm"
+
+
+def test_a_template_of_a_file_takes_the_place_of_the_models_own(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    tokenizer = make_tokenizer()
+    tokenizer.take_chat_template(file)
+    assert tokenizer.render_chat(HELLO) == "<hi>"
+
+
+def test_a_template_that_refuses_a_conversation_is_still_one(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ raise_exception('a system message comes first') }}")
+    make_tokenizer().take_chat_template(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{% if messages %}\n{{ messages", "is none, line 2: "),
+        ("", "is empty"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_holds_no_template_is_refused(
+    tmp_path: Path, content: str | None, sentence: str
+) -> None:
+    file = tmp_path / "chat.jinja"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=f"chat template .*{sentence}") as caught:
+        make_tokenizer().take_chat_template(file)
+    assert str(file) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "messages"])

@@ -12,6 +12,7 @@ from octavo_engine.cli.config_file import ConfigFileOption
 from octavo_engine.cli.serve_options import (
     BodyOption,
     CertOption,
+    ChatTemplateOption,
     ClientCaOption,
     CoreProcessOption,
     DrainOption,
@@ -52,6 +53,7 @@ def serve(
     port: PortOption = _DEFAULTS.port,
     served_model_name: NamesOption = None,
     log_format: LogFormatOption = None,
+    chat_template: ChatTemplateOption = None,
     tool_parser: ToolParserOption = _DEFAULTS.tool_parser,
     reasoning_parser: ReasoningParserOption = _DEFAULTS.reasoning_parser,
     api_key_file: KeyFileOption = None,
@@ -77,6 +79,7 @@ def serve(
         host=host,
         port=port,
         served_model_names=tuple(served_model_name or [default_model_name(config.model.path)]),
+        chat_template=chat_template,
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,
         api_keys=tuple(os.environ.get(KEYS_VARIABLE, "").split()),
@@ -152,6 +155,8 @@ def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
     report("tokenizer", 0.0)
     tokenizer = load_tokenizer(config.model.path)
     settings = state.settings
+    if settings.chat_template is not None:
+        tokenizer.take_chat_template(settings.chat_template)
     formats = choose_formats(settings.tool_parser, settings.reasoning_parser, tokenizer)
     compiler = GrammarCompiler(lambda: tokenizer)
     report("weights", 0.0)

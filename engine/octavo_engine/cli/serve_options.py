@@ -22,6 +22,14 @@ LogFormatOption = Annotated[
     Literal["json", "console"] | None,
     typer.Option(help="Default: console on a terminal, else json.", rich_help_panel=SERVING),
 ]
+ChatTemplateOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with a Jinja chat template, in place of the model's own.",
+        rich_help_panel=SERVING,
+        show_default=False,
+    ),
+]
 ToolParserOption = Annotated[
     ToolParserName,
     typer.Option(

@@ -19,6 +19,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Names that requests may use for the model; the first is the one in answers and metrics."""
     metrics_prefix: str = "vllm:"
     """Of the metrics that have names in common with other engines."""
+    chat_template: Path | None = None
+    """A Jinja file in place of the model's own template."""
     tool_parser: ToolParserName = "auto"
     """How the model writes tool calls: see `chat_formats`."""
     reasoning_parser: ReasoningParserName = "auto"

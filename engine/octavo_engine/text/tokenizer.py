@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from octavo_engine.errors import CheckpointError, RequestError
+from octavo_engine.errors import CheckpointError, ConfigError, RequestError
 from octavo_engine.gguf.checkpoint import GGUFCheckpoint, is_gguf, read_gguf
 from octavo_engine.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from octavo_engine.text.generation_config import (
@@ -55,6 +55,25 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return bool(self.hf_tokenizer.chat_template)
+
+    def take_chat_template(self, file: Path) -> None:
+        """In place of the model's own. Raises `ConfigError` for a file that holds no template."""
+        from jinja2 import TemplateSyntaxError
+
+        try:
+            self.hf_tokenizer.chat_template = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the chat template cannot be read: {file}: {error}") from error
+        if not self.has_chat_template:
+            raise ConfigError(f"the chat template {file} is empty")
+        try:
+            self.render_chat([{"role": "user", "content": "Hello"}])
+        except RequestError as error:
+            # What else it stumbles over may be this conversation's fault.
+            if isinstance(error.__cause__, TemplateSyntaxError):
+                line = error.__cause__.lineno
+                message = f"the chat template {file} is none, line {line}: {error.__cause__}"
+                raise ConfigError(message) from error
 
     def template_mentions(self, word: str) -> bool:
         """Whether the chat template's own text holds a word, such as the name of a role."""
