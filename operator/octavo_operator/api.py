@@ -93,6 +93,7 @@ class EngineSpec(_Part):
     tool_parser: (
         Literal["auto", "none", "hermes", "qwen", "llama3_json", "mistral", "json"] | None
     ) = None
+    chat_template: str | None = None
     reasoning_parser: Literal["auto", "none", "think", "bracket-think"] | None = None
     extra_args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()

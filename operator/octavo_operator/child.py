@@ -1,5 +1,9 @@
 """What all children of a service have in common: names, labels, owner. Pure."""
 
+import hashlib
+import json
+from typing import Any
+
 from octavo_operator.api import InferenceService
 from octavo_operator.kinds import (
     FIELD_MANAGER,
@@ -23,6 +27,12 @@ def labels(service: InferenceService) -> dict[str, str]:
 def selector(service: InferenceService) -> Manifest:
     """Selects the service's pods."""
     return {"matchLabels": {SERVICE_LABEL: service.name}}
+
+
+def digest(value: Any) -> str:
+    """The same for the same JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def child(service: InferenceService, kind: Kind) -> Manifest:

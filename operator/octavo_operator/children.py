@@ -4,17 +4,16 @@ Manifests hold exactly the fields that the operator owns, so that foreign fields
 server-side apply.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 
 from octavo_operator import policies
 from octavo_operator.api import InferenceService
-from octavo_operator.child import child, labels, selector
+from octavo_operator.child import child, digest, labels, selector
 from octavo_operator.config import EngineDefaults, PodMonitorSettings
 from octavo_operator.kinds import (
     APPLIED_ANNOTATION,
     CHILD_KINDS,
+    CONFIG_MAP,
     DEPLOYMENT,
     PERSISTENT_VOLUME_CLAIM,
     POD_MONITOR,
@@ -26,6 +25,7 @@ from octavo_operator.kinds import (
 )
 from octavo_operator.pod_monitor import pod_monitor
 from octavo_operator.pod_template import pod_template
+from octavo_operator.settings_files import settings_files
 
 SERVICE_PORT = 80
 _NO_MONITORS = PodMonitorSettings(install=False)
@@ -49,6 +49,7 @@ def wanted(
             _service_account(service),
             _service(service),
             *_claims(service),
+            *_config_maps(service),
             policies.disruption_budget(service),
             policies.network_policy(service, operator_namespace, monitors.allowed_namespaces),
             _deployment(service, replicas, defaults),
@@ -59,9 +60,12 @@ def wanted(
 
 def kinds(service: InferenceService, optional: Sequence[Kind] = ()) -> tuple[Kind, ...]:
     """Of what `wanted` gives."""
-    has_claim = service.new_claim is not None
-    own = (kind for kind in CHILD_KINDS if kind != PERSISTENT_VOLUME_CLAIM or has_claim)
-    return (*own, *optional)
+    unwanted = set()
+    if service.new_claim is None:
+        unwanted.add(PERSISTENT_VOLUME_CLAIM)
+    if not settings_files(service):
+        unwanted.add(CONFIG_MAP)
+    return (*(kind for kind in CHILD_KINDS if kind not in unwanted), *optional)
 
 
 def label_selector(name: str) -> str:
@@ -105,6 +109,11 @@ def _claims(service: InferenceService) -> tuple[Manifest, ...]:
     return ({**child(service, PERSISTENT_VOLUME_CLAIM), "spec": spec},)
 
 
+def _config_maps(service: InferenceService) -> tuple[Manifest, ...]:
+    files = settings_files(service)
+    return ({**child(service, CONFIG_MAP), "data": files},) if files else ()
+
+
 def _deployment(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:
     return {
         **child(service, DEPLOYMENT),
@@ -128,7 +137,5 @@ def _steps(service: InferenceService) -> Manifest:
 
 
 def _with_digest(manifest: Manifest) -> Manifest:
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    metadata = {**manifest["metadata"], "annotations": {APPLIED_ANNOTATION: digest}}
+    metadata = {**manifest["metadata"], "annotations": {APPLIED_ANNOTATION: digest(manifest)}}
     return {**manifest, "metadata": metadata}

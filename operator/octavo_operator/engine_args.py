@@ -11,6 +11,8 @@ from octavo_operator.model_source import Fetched
 ENGINE_PORT = 8000
 API_KEYS_FOLDER = "/etc/octavo/api-keys"
 API_KEYS_FILE = "keys"
+SETTINGS_FOLDER = "/etc/octavo/settings"
+CHAT_TEMPLATE_FILE = "chat-template.jinja"
 TERMINATION_LOG = "/dev/termination-log"
 
 _OPTIONS = (
@@ -55,6 +57,8 @@ def serve_args(service: InferenceService, device_with_accelerator: str) -> list[
         *_options(service, _OPTIONS),
     ]
     args.append("--prefix-caching" if engine.prefix_caching else "--no-prefix-caching")
+    if engine.chat_template is not None:
+        args.append(f"--chat-template={SETTINGS_FOLDER}/{CHAT_TEMPLATE_FILE}")
     if service.spec.auth is not None:
         args.append(f"--api-key-file={API_KEYS_FOLDER}/{API_KEYS_FILE}")
     args += [

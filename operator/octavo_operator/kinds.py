@@ -18,6 +18,8 @@ MANAGED_SELECTOR = f"{MANAGED_BY_LABEL}={FIELD_MANAGER},{SERVICE_LABEL}"
 """What is watched of children and pods; one that loses a label is told as deleted."""
 APPLIED_ANNOTATION = f"{GROUP}/applied"
 """Digest of the manifest that was applied last; tells a changed wish from a drifted object."""
+SETTINGS_ANNOTATION = f"{GROUP}/settings"
+"""On pods: digest of the files that they get from their service's ConfigMap."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Kind:
 INFERENCE_SERVICE = Kind(f"{GROUP}/{VERSION}", "InferenceService", "inferenceservices")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 SERVICE = Kind("v1", "Service", "services")
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 PERSISTENT_VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -63,11 +66,12 @@ CHILD_KINDS = (
     SERVICE_ACCOUNT,
     SERVICE,
     PERSISTENT_VOLUME_CLAIM,
+    CONFIG_MAP,
     POD_DISRUPTION_BUDGET,
     NETWORK_POLICY,
     DEPLOYMENT,
 )
-"""What the operator applies for a service, in that order; a claim only where one is wanted."""
+"""What the operator applies for a service, in that order; a claim, a ConfigMap only if wanted."""
 OPTIONAL_KINDS = (POD_MONITOR,)
 """Applied, too, where the API server serves them: their definitions are other projects'."""
 WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, REPLICA_SET, POD)

@@ -1,12 +1,14 @@
 """The volumes of a replica's pod, and where its container mounts each. Pure."""
 
 from octavo_operator.api import InferenceService
-from octavo_operator.engine_args import API_KEYS_FILE, API_KEYS_FOLDER
+from octavo_operator.engine_args import API_KEYS_FILE, API_KEYS_FOLDER, SETTINGS_FOLDER
 from octavo_operator.fetch_container import SECRET_VOLUME
 from octavo_operator.kinds import Manifest
 from octavo_operator.model_source import Fetched
+from octavo_operator.settings_files import settings_files
 
 _API_KEYS = "api-keys"
+_SETTINGS = "settings"
 
 
 def volumes(service: InferenceService) -> list[Manifest]:
@@ -17,6 +19,8 @@ def volumes(service: InferenceService) -> list[Manifest]:
     secret = service.spec.model.secret_ref
     if secret is not None and isinstance(service.model_source, Fetched):
         found.append({"name": SECRET_VOLUME, "secret": {"secretName": secret.name}})
+    if settings_files(service):
+        found.append({"name": _SETTINGS, "configMap": {"name": service.name}})
     if service.spec.auth is not None:
         reference = service.spec.auth.api_keys_secret_ref
         items = [{"key": reference.key, "path": API_KEYS_FILE}]
@@ -31,6 +35,8 @@ def mounts(service: InferenceService) -> list[Manifest]:
     ]
     if service.accelerator_count > 1:
         found.append({"name": "shm", "mountPath": "/dev/shm"})
+    if settings_files(service):
+        found.append({"name": _SETTINGS, "mountPath": SETTINGS_FOLDER, "readOnly": True})
     if service.spec.auth is not None:
         # The whole volume: a subPath would never see a changed Secret.
         found.append({"name": _API_KEYS, "mountPath": API_KEYS_FOLDER, "readOnly": True})

@@ -126,7 +126,7 @@ def test_new_settings_make_new_pods(render):
 def test_the_role_is_narrow(render, values):
     for rule in rules(render(values)):
         assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
-        assert not {"secrets", "pods/exec", "configmaps"} & set(rule["resources"])
+        assert not {"secrets", "pods/exec"} & set(rule["resources"])
         assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & set(
             rule["verbs"]
         )

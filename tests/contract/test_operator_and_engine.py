@@ -1,5 +1,6 @@
 """What the operator tells the engine, and the engine the operator, is understood there."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -13,8 +14,9 @@ from octavo_engine.cli.termination import Termination, TerminationReason, encode
 from octavo_engine.fetch import uri as model_uri
 from octavo_engine.messages import EngineInfo, EngineStats
 from octavo_engine.server.metrics_registry import ServerMetrics
-from octavo_operator import api, engine_args, pod_causes, samples
+from octavo_operator import api, engine_args, pod_causes, pod_volumes, samples
 from octavo_operator.autoscale import ReplicaLoad
+from octavo_operator.settings_files import settings_files
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,14 @@ def test_the_engine_reads_back_every_field(serve):
     assert options["served_model_name"] == ["chat"]
     assert str(options["termination_log"]) == engine_args.TERMINATION_LOG
     assert options["port"] == engine_args.ENGINE_PORT
+
+
+def test_the_engine_finds_the_chat_template_where_the_pod_mounts_it(serve):
+    made = service({"engine": {"chatTemplate": "{{ messages }}"}})
+    file = Path(parsed(serve, engine_args.serve_args(made, "cuda"))["chat_template"])
+
+    assert str(file.parent) in [mount["mountPath"] for mount in pod_volumes.mounts(made)]
+    assert settings_files(made) == {file.name: "{{ messages }}"}
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -129,7 +139,8 @@ def test_further_arguments_cannot_set_what_a_field_sets(serve, request):
     reserved = set(rule.partition("^--(")[2].partition(")")[0].split("|"))
 
     given: set[str] = {"no-prefix-caching"}
-    args = engine_args.serve_args(service({"engine": ALL_FIELDS, "auth": AUTH}), "cuda")
+    everything = {**ALL_FIELDS, "chatTemplate": "{{ messages }}"}
+    args = engine_args.serve_args(service({"engine": everything, "auth": AUTH}), "cuda")
     given |= {arg[2:].partition("=")[0] for arg in args if arg.startswith("--")}
     known = {
         name.lstrip("-")

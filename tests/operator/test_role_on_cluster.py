@@ -69,7 +69,7 @@ def install(request, api_server, kubectl, pod_monitors_served, tmp_path):
 def test_the_role_is_what_is_used_and_no_more(install):
     kubectl = install.kubectl
     make_ready(kubectl)
-    make_one_with_a_claim(kubectl)
+    make_one_with_a_claim_and_a_file(kubectl)
     kubectl("delete", "service", "chat")
     kubectl.wait_until("back", lambda: kubectl.tried("get", "service", "chat").returncode == 0)
     flap(kubectl)
@@ -93,9 +93,9 @@ def test_a_right_that_the_role_lacks_is_on_record(install):
     kubectl.wait_until("refused", lambda: ("apps", "deployments", "get") in install.refused())
 
 
-def make_one_with_a_claim(kubectl):
+def make_one_with_a_claim_and_a_file(kubectl):
     model = {"uri": "hf://org/name", "cache": {"newClaim": {"size": "1Mi"}}}
-    kubectl.apply(service("fetched", model=model))
+    kubectl.apply(service("fetched", model=model, engine={"chatTemplate": "{{ messages }}"}))
     kubectl.wait_until("a claim", lambda: not kubectl.tried("get", "pvc", "fetched").returncode)
 
 

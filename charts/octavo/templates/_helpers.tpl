@@ -36,7 +36,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [deployments]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [services, serviceaccounts, persistentvolumeclaims]
+  resources: [services, serviceaccounts, persistentvolumeclaims, configmaps]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
