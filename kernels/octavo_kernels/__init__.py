@@ -3,7 +3,7 @@
 `ops` holds the public functions, `reference` their plain versions, `gpu` the kernels.
 """
 
-from octavo_kernels.metadata import AttentionMetadata, SamplingTensors
+from octavo_kernels.metadata import AttentionMetadata, KVScales, SamplingTensors
 from octavo_kernels.ops import (
     apply_rope,
     compile_ahead,
@@ -20,6 +20,7 @@ from octavo_kernels.ops import (
 
 __all__ = [
     "AttentionMetadata",
+    "KVScales",
     "SamplingTensors",
     "apply_rope",
     "compile_ahead",

@@ -46,6 +46,22 @@ class AttentionMetadata:
     """Filled by `prepare_attention` on a CPU: the decode rows in buckets of like length."""
 
 
+PAGE_MAX = 448.0
+"""The largest number of e4m3: what pages of 8 bits hold at most, in units of the scale."""
+
+
+@dataclass(frozen=True)
+class KVScales:
+    """Of one layer's pages in e4m3: a key or value is the stored number times its head's scale.
+
+    Numbers beyond PAGE_MAX scales are stored as the largest one.
+    """
+
+    k: torch.Tensor
+    """[Hkv] float32."""
+    v: torch.Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingTensors:
     """How each of R rows is sampled; on the logits' device. Filters apply in the fields' order."""

@@ -8,7 +8,7 @@ from typing import overload
 
 import torch
 
-from octavo_kernels.metadata import AttentionMetadata, SamplingTensors
+from octavo_kernels.metadata import AttentionMetadata, KVScales, SamplingTensors
 
 
 @overload
@@ -96,20 +96,21 @@ def kv_write(
     slots: torch.Tensor,
     *,
     cache_rows: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> None:
     """Writes k, v[T, Hkv, D] into caches[num_blocks, Hkv, block_size, D] at slots[T] int64.
 
     slot = block id * block_size + offset in the block; a negative slot is skipped. The others
-    differ from each other. cache_rows: `plan_kv_write` of the slots.
+    differ from each other. cache_rows: `plan_kv_write` of the slots. scales: of caches in e4m3.
     """
     if k.is_cpu:
         from octavo_kernels.reference.kv_write import kv_write as write
 
-        write(k, v, k_cache, v_cache, slots, cache_rows)
+        write(k, v, k_cache, v_cache, slots, cache_rows, scales)
         return
     from octavo_kernels.gpu.kv_write import kv_write as run
 
-    run(k, v, k_cache, v_cache, slots)
+    run(k, v, k_cache, v_cache, slots, scales)
 
 
 def plan_kv_write(
@@ -141,6 +142,7 @@ def rope_kv_write(
     qk_norm: tuple[torch.Tensor, torch.Tensor] | None = None,
     eps: float = 0.0,
     cache_rows: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> None:
     """`apply_rope` on q (in place) and k, then `kv_write` of the rotated k and of v, in one pass.
 
@@ -155,14 +157,14 @@ def rope_kv_write(
             k = rms_norm(k, qk_norm[1], eps)
         rotate_and_write(
             q, k, v, cos, sin, positions, k_cache, v_cache, slots,
-            interleaved=interleaved, cache_rows=cache_rows,
+            interleaved=interleaved, cache_rows=cache_rows, scales=scales,
         )  # fmt: skip
         return
     from octavo_kernels.gpu.rope import rope_kv_write as run
 
     run(
         q, k, v, cos, sin, positions, k_cache, v_cache, slots,
-        interleaved=interleaved, qk_norm=qk_norm, eps=eps,
+        interleaved=interleaved, qk_norm=qk_norm, eps=eps, scales=scales,
     )  # fmt: skip
 
 
@@ -209,6 +211,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     """q[T, Hq, D] against paged keys and values [num_blocks, Hkv, block_size, D] -> [T, Hq, D].
 
@@ -216,14 +219,16 @@ def paged_attention(
     The logits q.k * scale go through softcap * tanh(x / softcap) when given. sinks[Hq] adds one
     logit per head to the softmax's denominator alone. Rows of seq_len 0 (padding) give finite
     numbers of no meaning. Pages must hold finite numbers everywhere: allocate them zeroed.
+    scales: of pages in e4m3.
     """
     if q.is_cpu:
         from octavo_kernels.cpu.run import paged_attention as run
     else:
         from octavo_kernels.gpu.paged_attention import paged_attention as run
     return run(
-        q, k_cache, v_cache, metadata, scale=scale, window=window, softcap=softcap, sinks=sinks
-    )
+        q, k_cache, v_cache, metadata,
+        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
+    )  # fmt: skip
 
 
 def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:

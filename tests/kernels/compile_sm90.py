@@ -28,7 +28,7 @@ from octavo_kernels.gpu.rms_norm import rms_norm
 from octavo_kernels.gpu.rope import rope_kv_write
 from octavo_kernels.gpu.sampling import sample
 from octavo_kernels.gpu.schedule import plan_decode
-from octavo_kernels.metadata import SamplingTensors
+from octavo_kernels.metadata import KVScales, SamplingTensors
 
 INSTRUCTIONS = ("HGMMA", "HMMA", "UTMALDG", "LDGSTS", "LDL", "STL")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -101,15 +101,19 @@ def collect_launches(reports: list[dict[str, Any]]) -> None:
     JITFunction.run = run
 
 
-def attention_launches(rows: int, page: int, head_dim: int) -> None:
+def attention_launches(rows: int, page: int, head_dim: int, *, is_narrow: bool) -> None:
+    """is_narrow: over pages in e4m3."""
     dtype = torch.bfloat16
     q = torch.empty(rows, 32, head_dim, dtype=dtype)
     cache = torch.empty(8, 8, page, head_dim, dtype=dtype)
+    scales = None
+    if is_narrow:
+        cache, scales = cache.to(torch.float8_e4m3fn), KVScales(torch.ones(8), torch.ones(8))
     table = torch.zeros(rows, 4, dtype=torch.int32)
-    options = AttentionOptions(scale=head_dim**-0.5)
+    options = AttentionOptions(scale=head_dim**-0.5, scales=scales)
     lens = torch.ones(rows, dtype=torch.int32)
     plan = plan_decode(lens, num_kv_heads=8, window=None, target_items=16)
-    config = decode_config(rows, head_dim, page, 2, tma_possible=True)
+    config = decode_config(rows, head_dim, page, 2, tma_possible=True, is_narrow=is_narrow)
     decode_attention(q, cache, cache, q, plan, table, config, options)
     tiles = torch.zeros(3, 4, dtype=torch.int32)
     prefill = prefill_config(head_dim, page, 2, tma_possible=True)
@@ -146,7 +150,9 @@ def main(cases: list[str]) -> None:
         if case == "small":
             small_launches()
         else:
-            attention_launches(*(int(number) for number in case.split(",")))
+            numbers, _, kind = case.partition(" ")
+            rows, page, head_dim = map(int, numbers.split(","))
+            attention_launches(rows, page, head_dim, is_narrow=kind == "e4m3")
         for line in reports:
             print(json.dumps({"case": case} | line))
         reports.clear()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.kernels.attention_case import make_case
 
-from octavo_kernels import paged_attention
+from octavo_kernels import KVScales, paged_attention
 from octavo_kernels.gpu import hopper_prefill
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
@@ -92,12 +92,18 @@ def test_caches_in_eight_bits(
         head_dim=128, block_size=block_size, dtype=torch.bfloat16, generator=generator,
     )  # fmt: skip
     narrow = [cache.to(torch.float8_e4m3fn) for cache in (case.k_cache, case.v_cache)]
+    k_scale, v_scale = torch.rand(2, 2, generator=generator, device=case.q.device) + 0.5
+    dense_keys = [keys.to(torch.float8_e4m3fn).float() for keys in case.dense_keys]
+    dense_values = [values.to(torch.float8_e4m3fn).float() for values in case.dense_values]
     case = dataclasses.replace(
         case,
-        dense_keys=[keys.to(torch.float8_e4m3fn).float() for keys in case.dense_keys],
-        dense_values=[values.to(torch.float8_e4m3fn).float() for values in case.dense_values],
+        dense_keys=[keys * k_scale[:, None] for keys in dense_keys],
+        dense_values=[values * v_scale[:, None] for values in dense_values],
     )
-    out = paged_attention(case.q, narrow[0], narrow[1], case.metadata, scale=128**-0.5)
+    scales = KVScales(k_scale, v_scale)
+    out = paged_attention(
+        case.q, narrow[0], narrow[1], case.metadata, scale=128**-0.5, scales=scales
+    )
     assert_close(out, case.oracle(AttentionOptions(scale=128**-0.5)), torch.bfloat16)
 
 

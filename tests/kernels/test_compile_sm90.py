@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-# rows, page size, head dimension of the attention launches; bfloat16, 32 query and 8 KV heads
-CASES = ["small", "1,64,128", "32,64,128", "32,16,128", "4,64,256", "4,128,128"]
+# rows, page size, head dimension of the attention launches;
+# bfloat16, 32 query and 8 KV heads, pages in e4m3 where it says so
+CASES = ["small", "1,64,128", "32,64,128", "32,16,128", "4,64,256", "4,128,128", "32,64,128 e4m3"]
 SHARED_BYTES_LIMIT = 227 * 1024
 
 
@@ -82,6 +83,13 @@ def test_the_gluon_prefill_keeps_its_pipeline(reports: list[dict[str, Any]]) -> 
 def test_decode_of_a_middle_batch_runs_keys_first(reports: list[dict[str, Any]]) -> None:
     assert of(reports, "_decode_kernel", "32,64,128")["HGMMA"] > 0
     assert of(reports, "_decode_kernel", "1,64,128")["HMMA"] > 0
+
+
+def test_pages_in_e4m3_meet_the_warpgroup_matrix_unit(reports: list[dict[str, Any]]) -> None:
+    for kernel in ("_decode_kernel", "_prefill_kernel"):
+        report = of(reports, kernel, "32,64,128 e4m3")
+        assert report["HGMMA"] > 0
+        assert report["UTMALDG"] > 0
 
 
 def test_pages_of_a_block_of_keys_come_by_the_copy_engine(reports: list[dict[str, Any]]) -> None:

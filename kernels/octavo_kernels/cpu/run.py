@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from octavo_kernels.metadata import AttentionMetadata
+from octavo_kernels.metadata import AttentionMetadata, KVScales
 from octavo_kernels.reference import paged_attention as attention
 from octavo_kernels.reference.kv_write import kv_write
 from octavo_kernels.reference.rms_norm import rms_norm as plain_rms_norm
@@ -101,6 +101,7 @@ def rope_kv_write(
     *,
     interleaved: bool,
     cache_rows: torch.Tensor | None,
+    scales: KVScales | None = None,
 ) -> None:
     """Without QK-norm."""
     kernels = None
@@ -109,7 +110,7 @@ def rope_kv_write(
         kernels = compiled()
     if kernels is None:
         apply_rope(q, k, cos, sin, positions, interleaved=interleaved)
-        kv_write(k, v, k_cache, v_cache, slots, cache_rows)
+        kv_write(k, v, k_cache, v_cache, slots, cache_rows, scales)
         return
     cos, sin, positions, slots = (x.contiguous() for x in (cos, sin, positions, slots))
     num_tokens, num_q, head_dim = q.shape
@@ -132,6 +133,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     num_decodes = metadata.num_decode_rows
     kernels = None
@@ -139,8 +141,9 @@ def paged_attention(
         kernels = compiled() if all(map(_is_plain, (k_cache, v_cache))) else None
     if kernels is None:
         return attention.paged_attention(
-            q, k_cache, v_cache, metadata, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+            q, k_cache, v_cache, metadata,
+            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
+        )  # fmt: skip
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     _decode(kernels.pool, q, k_cache, v_cache, metadata, scale, window, out)
     attention.attend_other_rows(

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from octavo_kernels.metadata import KVScales
+
 # A finite stand-in for minus infinity: the difference of two of them is 0, not NaN.
 MASKED = tl.constexpr(-1.0e30)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -82,6 +84,17 @@ def scale_logits(products, scale, softcap, HAS_SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def narrowed(queries, HAS_SCALES: tl.constexpr):
+    """Queries as they meet pages of 8 bits: those become float16 in one instruction, bfloat16 only
+    through float32, and float16 holds them exactly."""
+    if HAS_SCALES and queries.dtype == tl.bfloat16:
+        limit = 65504.0
+        return tl.minimum(tl.maximum(queries.to(tl.float32), -limit), limit).to(tl.float16)
+    else:
+        return queries
+
+
+@triton.jit
 def add_sink(maximum, total, sinks, head, head_mask):
     """Counts one more logit per head in a softmax's running maximum and total.
 
@@ -107,6 +120,7 @@ class AttentionOptions:
     window: int | None = None
     softcap: float | None = None
     sinks: torch.Tensor | None = None
+    scales: KVScales | None = None
 
     @property
     def kernel_scale(self) -> float:

@@ -18,10 +18,12 @@ from octavo_kernels.gpu.attention_parts import (
     add_sink,
     load_page_ids,
     load_tile,
+    narrowed,
     safe_inverse,
     scale_logits,
     tile_descriptor,
 )
+from octavo_kernels.gpu.kv_write import load_scale, scale_pointers
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.gpu.schedule import MAX_PIECES, SMALL_BATCH, DecodePlan
 
@@ -139,6 +141,8 @@ def _decode_kernel(
     items,
     block_table,
     sinks,
+    k_scales,
+    v_scales,
     table_stride,
     q_stride_token,
     q_stride_head,
@@ -160,6 +164,7 @@ def _decode_kernel(
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
     MAX_PIECES: tl.constexpr,
     MERGE_AT_ONCE: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -181,7 +186,8 @@ def _decode_kernel(
         dim = tl.arange(0, BLOCK_D)
         head_mask = in_group[:, None] & (dim < HEAD_DIM)[None, :]
         q_at = q + row * q_stride_token + ((kv_head * GROUP + member) * q_stride_head)[:, None]
-        queries = tl.load(q_at + dim[None, :], mask=head_mask, other=0.0)
+        queries = narrowed(tl.load(q_at + dim[None, :], mask=head_mask, other=0.0), HAS_SCALES)
+        scale *= load_scale(k_scales, kv_head, True, HAS_SCALES)
         table_row = block_table + row * table_stride
         last_page = tl.maximum(end - 1, 0) // PAGE
         maximum = tl.full((BLOCK_R,), MASKED, tl.float32)
@@ -199,11 +205,11 @@ def _decode_kernel(
             keys = load_tile(
                 k_cache, k_descriptor, page, first_key, end, kv_head, stride_block, stride_head,
                 stride_token, NUM_KV_HEADS, PAGE, BLOCK_N, HEAD_DIM, BLOCK_D, USE_TMA, False,
-            ).to(q.dtype.element_ty)  # fmt: skip
+            ).to(queries.dtype)  # fmt: skip
             values = load_tile(
                 v_cache, v_descriptor, page, first_key, end, kv_head, stride_block, stride_head,
                 stride_token, NUM_KV_HEADS, PAGE, BLOCK_N, HEAD_DIM, BLOCK_D, USE_TMA, True,
-            ).to(q.dtype.element_ty)  # fmt: skip
+            ).to(queries.dtype)  # fmt: skip
             key = first_key + tl.arange(0, BLOCK_N)
             visible = key < end
             if HAS_WINDOW:
@@ -214,6 +220,7 @@ def _decode_kernel(
             )  # fmt: skip
 
         result = tl.trans(acc) if KEYS_FIRST else acc
+        result *= load_scale(v_scales, kv_head, True, HAS_SCALES)
         out_rows = out + (row * NUM_KV_HEADS + kv_head) * (GROUP * HEAD_DIM)
         if num_pieces == 1:
             if HAS_SINKS:
@@ -242,9 +249,18 @@ def _decode_kernel(
 
 
 def decode_config(
-    num_rows: int, head_dim: int, page_size: int, element_bytes: int, *, tma_possible: bool
+    num_rows: int,
+    head_dim: int,
+    page_size: int,
+    element_bytes: int,
+    *,
+    tma_possible: bool,
+    is_narrow: bool = False,
 ) -> DecodeConfig:
-    """Measured on an H200 at head_dim 128 in bfloat16; other widths scale the block of keys."""
+    """Measured on an H200 at head_dim 128 in bfloat16; other widths scale the block of keys.
+
+    element_bytes: of the queries. is_narrow: pages are of 8 bits.
+    """
     block_n = 64 if head_dim * element_bytes <= 256 else 32
     is_power = head_dim & (head_dim - 1) == 0
     keys_first = SMALL_BATCH < num_rows < 128 and block_n == 64 and element_bytes == 2
@@ -253,7 +269,7 @@ def decode_config(
         keys_first=keys_first,
         use_tma=tma_possible and is_power and page_size >= block_n,
         num_warps=4 if keys_first else 2,
-        num_stages=3,
+        num_stages=4 if is_narrow else 3,
     )
 
 
@@ -281,7 +297,7 @@ def decode_attention(
         tile_descriptor(k_cache, config.block_n) if config.use_tma else None,
         tile_descriptor(v_cache, config.block_n) if config.use_tma else None,
         out, partial_out, partial_stats, plan.arrivals, plan.items, block_table,
-        out if options.sinks is None else options.sinks,
+        out if options.sinks is None else options.sinks, *scale_pointers(options.scales, q),
         block_table.stride(0), q.stride(0), q.stride(1), *k_cache.stride()[:3],
         options.kernel_scale,
         options.kernel_softcap,
@@ -298,6 +314,7 @@ def decode_attention(
         HAS_SOFTCAP=options.softcap is not None,
         HAS_SINKS=options.sinks is not None,
         HAS_WINDOW=options.window is not None,
+        HAS_SCALES=options.scales is not None,
         MAX_PIECES=MAX_PIECES,
         MERGE_AT_ONCE=max(1, 8192 // (block_g * block_d)),
         num_warps=config.num_warps,

@@ -4,6 +4,28 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.metadata import PAGE_MAX, KVScales
+
+_PAGE_MAX = tl.constexpr(PAGE_MAX)
+
+
+@triton.jit
+def to_page(x, scale, page_type: tl.constexpr, HAS_SCALES: tl.constexpr):
+    """x as pages store it, in units of the scale and saturated where they have one."""
+    if HAS_SCALES:
+        x = tl.div_rn(x.to(tl.float32), scale)
+        x = tl.minimum(tl.maximum(x, -_PAGE_MAX), _PAGE_MAX)
+    return x.to(page_type)
+
+
+@triton.jit
+def load_scale(scales, head, inside, HAS_SCALES: tl.constexpr):
+    """1.0 without scales, whatever they point to."""
+    if HAS_SCALES:
+        return tl.load(scales + head, mask=inside, other=1.0)
+    else:
+        return 1.0
+
 
 @triton.jit
 def _kv_write_kernel(
@@ -12,6 +34,8 @@ def _kv_write_kernel(
     k_cache,
     v_cache,
     slots,
+    k_scales,
+    v_scales,
     k_stride_token,
     k_stride_head,
     v_stride_token,
@@ -24,6 +48,7 @@ def _kv_write_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
@@ -36,8 +61,11 @@ def _kv_write_kernel(
         target += head * cache_stride_head + dim
         key = tl.load(k + token * k_stride_token + head * k_stride_head + dim, mask=inside)
         value = tl.load(v + token * v_stride_token + head * v_stride_head + dim, mask=inside)
-        tl.store(k_cache + target, key.to(k_cache.dtype.element_ty), mask=inside)
-        tl.store(v_cache + target, value.to(v_cache.dtype.element_ty), mask=inside)
+        k_scale = load_scale(k_scales, head, head < NUM_HEADS, HAS_SCALES)
+        v_scale = load_scale(v_scales, head, head < NUM_HEADS, HAS_SCALES)
+        page_type: tl.constexpr = k_cache.dtype.element_ty
+        tl.store(k_cache + target, to_page(key, k_scale, page_type, HAS_SCALES), mask=inside)
+        tl.store(v_cache + target, to_page(value, v_scale, page_type, HAS_SCALES), mask=inside)
 
 
 def check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
@@ -48,12 +76,20 @@ def check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
         )
 
 
+def scale_pointers(
+    scales: KVScales | None, other: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a kernel is given for the scales of keys and values: without any, some tensor."""
+    return (other, other) if scales is None else (scales.k, scales.v)
+
+
 def kv_write(
     k: torch.Tensor,
     v: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     slots: torch.Tensor,
+    scales: KVScales | None = None,
 ) -> None:
     """k, v[T, Hkv, D], last stride 1; caches [num_blocks, Hkv, block_size, D], equal strides."""
     if not k.shape[0]:
@@ -66,6 +102,7 @@ def kv_write(
         k_cache,
         v_cache,
         slots,
+        *scale_pointers(scales, slots),
         k.stride(0),
         k.stride(1),
         v.stride(0),
@@ -78,4 +115,5 @@ def kv_write(
         HEAD_DIM=head_dim,
         BLOCK_HEADS=triton.next_power_of_2(num_heads),
         BLOCK_DIM=triton.next_power_of_2(head_dim),
+        HAS_SCALES=scales is not None,
     )

@@ -8,7 +8,7 @@ from octavo_kernels.gpu.kv_write import check_caches
 from octavo_kernels.gpu.launch import capability, num_cores
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
 from octavo_kernels.gpu.schedule import with_schedule
-from octavo_kernels.metadata import AttentionMetadata
+from octavo_kernels.metadata import AttentionMetadata, KVScales
 
 
 def paged_attention(
@@ -21,9 +21,10 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
-    """As `ops.paged_attention`; caches may be of a narrower type than q."""
-    _check(q, k_cache, v_cache, metadata)
+    """As `ops.paged_attention`."""
+    _check(q, k_cache, v_cache, metadata, scales)
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
     if metadata.schedule is None:
         metadata = with_schedule(
@@ -35,11 +36,13 @@ def paged_attention(
         raise ValueError(f"scheduled for a window of {schedule.window}, called with {window}")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tma_possible = _has_tma(q.device) and k_cache.is_contiguous()
-    options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=sinks)
+    options = AttentionOptions(
+        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales
+    )
     if schedule.decode is not None:
         config = decode_config(
             metadata.num_decode_rows, head_dim, page_size, q.element_size(),
-            tma_possible=tma_possible,
+            tma_possible=tma_possible, is_narrow=scales is not None,
         )  # fmt: skip
         decode_attention(
             q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, options
@@ -76,9 +79,15 @@ def _prefill(
 
 
 def _check(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, metadata: AttentionMetadata
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    scales: KVScales | None,
 ) -> None:
     check_caches(k_cache, v_cache)
+    if (k_cache.dtype == torch.float8_e4m3fn) != (scales is not None):
+        raise ValueError(f"pages of {k_cache.dtype} {'with' if scales else 'without'} scales")
     if q.dim() != 3 or q.stride(-1) != 1 or q.shape[2] != k_cache.shape[3]:
         raise ValueError(f"q {tuple(q.shape)} does not fit caches {tuple(k_cache.shape)}")
     if metadata.block_size != k_cache.shape[2]:

@@ -16,10 +16,12 @@ from octavo_kernels.gpu.attention_parts import (
     add_sink,
     load_page_ids,
     load_tile,
+    narrowed,
     safe_inverse,
     scale_logits,
     tile_descriptor,
 )
+from octavo_kernels.gpu.kv_write import load_scale, scale_pointers
 from octavo_kernels.gpu.schedule import PREFILL_TILE
 
 
@@ -133,6 +135,8 @@ def _prefill_kernel(
     tiles,
     block_table,
     sinks,
+    k_scales,
+    v_scales,
     table_stride,
     q_stride_token,
     q_stride_head,
@@ -154,6 +158,7 @@ def _prefill_kernel(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):
     head = tl.program_id(0) % NUM_Q_HEADS
     block = tl.program_id(0) // NUM_Q_HEADS
@@ -172,7 +177,8 @@ def _prefill_kernel(
         inside = (query < num_queries)[:, None] & (dim < HEAD_DIM)[None, :]
         token = (first_token + query).to(tl.int64)
         q_at = q + (token * q_stride_token)[:, None] + head * q_stride_head + dim[None, :]
-        queries = tl.load(q_at, mask=inside, other=0.0)
+        queries = narrowed(tl.load(q_at, mask=inside, other=0.0), HAS_SCALES)
+        scale *= load_scale(k_scales, kv_head, True, HAS_SCALES)
         num_keys = first_position + tl.minimum(num_queries, BLOCK_M)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         maximum = tl.full((BLOCK_M,), MASKED, tl.float32)
@@ -197,7 +203,7 @@ def _prefill_kernel(
             sink_head = head + tl.zeros((BLOCK_M,), tl.int32)
             factor, total = add_sink(maximum, total, sinks, sink_head, query < num_queries)
             acc *= factor[:, None]
-        acc *= safe_inverse(total)[:, None]
+        acc *= safe_inverse(total)[:, None] * load_scale(v_scales, kv_head, True, HAS_SCALES)
         out_at = out + ((token * NUM_Q_HEADS + head) * HEAD_DIM)[:, None] + dim[None, :]
         tl.store(out_at, acc.to(out.dtype.element_ty), mask=inside)
 
@@ -236,6 +242,7 @@ def prefill_attention(
         tile_descriptor(k_cache, config.block_n) if config.use_tma else None,
         tile_descriptor(v_cache, config.block_n) if config.use_tma else None,
         out, tiles, block_table, out if options.sinks is None else options.sinks,
+        *scale_pointers(options.scales, q),
         block_table.stride(0), q.stride(0), q.stride(1), *k_cache.stride()[:3],
         options.window or 0,
         options.kernel_scale,
@@ -252,6 +259,7 @@ def prefill_attention(
         HAS_WINDOW=options.window is not None,
         HAS_SOFTCAP=options.softcap is not None,
         HAS_SINKS=options.sinks is not None,
+        HAS_SCALES=options.scales is not None,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
     )  # fmt: skip

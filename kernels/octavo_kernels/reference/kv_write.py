@@ -2,6 +2,8 @@
 
 import torch
 
+from octavo_kernels.metadata import PAGE_MAX, KVScales
+
 
 def kv_write(
     k: torch.Tensor,
@@ -10,6 +12,7 @@ def kv_write(
     v_cache: torch.Tensor,
     slots: torch.Tensor,
     cache_rows: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> None:
     """cache_rows: what `cache_rows` makes of the slots, where it is kept for all layers."""
     if cache_rows is None:
@@ -20,9 +23,19 @@ def kv_write(
             slots, num_kv_heads=k_cache.shape[1], block_size=k_cache.shape[2]
         )
     head_dim = k.shape[-1]
+    if scales is not None:
+        k, v = to_page(k, scales.k), to_page(v, scales.v)
+        # Indexing has no kernels for numbers of 8 bits.
+        k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
     for new, cache in ((k, k_cache), (v, v_cache)):
         rows = cache.view(-1, head_dim)
         rows.index_copy_(0, cache_rows, new.reshape(-1, head_dim).to(cache.dtype))
+
+
+def to_page(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """x[T, Hkv, D] as pages in e4m3 hold it, as bytes."""
+    units = (x.float() / scale[:, None]).clamp(-PAGE_MAX, PAGE_MAX)
+    return units.to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def rows_of_slots(slots: torch.Tensor, *, num_kv_heads: int, block_size: int) -> torch.Tensor:

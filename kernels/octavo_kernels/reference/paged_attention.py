@@ -8,7 +8,7 @@ Products of 16-bit operands accumulate in float32, and the softmax is float32.
 import torch
 from torch.nn import functional
 
-from octavo_kernels.metadata import AttentionMetadata
+from octavo_kernels.metadata import AttentionMetadata, KVScales
 from octavo_kernels.reference.decode_plan import PIECE_LEN, DecodeBucket, plan_decode
 
 
@@ -22,20 +22,22 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> torch.Tensor:
     num_decodes = metadata.num_decode_rows
     buckets = metadata.decode_plan
     if buckets is None:
         buckets = plan_decode(metadata, num_kv_heads=k_cache.shape[1], window=window)
     if len(buckets) == 1 and metadata.num_rows == num_decodes:
-        return _decode(q, k_cache, v_cache, buckets[0], scale, softcap, sinks)
+        return _decode(q, k_cache, v_cache, buckets[0], scale, softcap, sinks, scales)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for bucket in buckets:
         rows = slice(bucket.first_row, bucket.last_row)
-        out[rows] = _decode(q[rows], k_cache, v_cache, bucket, scale, softcap, sinks)
+        out[rows] = _decode(q[rows], k_cache, v_cache, bucket, scale, softcap, sinks, scales)
     attend_other_rows(
-        q, k_cache, v_cache, metadata, out, scale=scale, window=window, softcap=softcap, sinks=sinks
-    )
+        q, k_cache, v_cache, metadata, out,
+        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
+    )  # fmt: skip
     return out
 
 
@@ -50,6 +52,7 @@ def attend_other_rows(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    scales: KVScales | None = None,
 ) -> None:
     """Writes to out, like q, what rows that do not decode get."""
     first = metadata.num_decode_rows
@@ -57,8 +60,9 @@ def attend_other_rows(
         last = first + metadata.query_lens_host[row]
         if metadata.seq_lens_host[row] and last > first:
             out[first:last] = _prefill(
-                q[first:last], k_cache, v_cache, metadata, row, scale, window, softcap, sinks
-            )
+                q[first:last], k_cache, v_cache, metadata, row, scale, window, softcap, sinks,
+                scales,
+            )  # fmt: skip
         first = last
 
 
@@ -70,6 +74,7 @@ def _decode(
     scale: float,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    scales: KVScales | None,
 ) -> torch.Tensor:
     """q[N, Hq, D], one query for each row of the bucket -> [N, Hq, D]."""
     num_rows, num_q_heads, head_dim = q.shape
@@ -79,6 +84,8 @@ def _decode(
     shape = (num_rows, num_kv_heads, -1, head_dim)
     keys = _pieces(k_cache, bucket.piece_rows).view(shape)
     values = _pieces(v_cache, bucket.piece_rows).view(shape)
+    if scales is not None:
+        keys, values = _from_page(keys, scales.k, q.dtype), _from_page(values, scales.v, q.dtype)
     sink_logits = None if sinks is None else sinks.reshape(1, num_kv_heads, -1)
     out = _attend(grouped, keys, values, bucket.visible, scale, softcap, sink_logits)
     return out.reshape(num_rows, num_q_heads, head_dim)
@@ -94,6 +101,7 @@ def _prefill(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    scales: KVScales | None,
 ) -> torch.Tensor:
     """q[L, Hq, D], the last L queries of a row -> [L, Hq, D]."""
     num_queries, num_q_heads = q.shape[:2]
@@ -106,6 +114,8 @@ def _prefill(
     num_keys = seq_len - first_position
     keys = _gather(k_cache, blocks)[:, :, :num_keys]
     values = _gather(v_cache, blocks)[:, :, :num_keys]
+    if scales is not None:
+        keys, values = _from_page(keys, scales.k, q.dtype), _from_page(values, scales.v, q.dtype)
     group_size = num_q_heads // num_kv_heads
     queries = q.transpose(0, 1).unsqueeze(0)
     if window is None and softcap is None and sinks is None and start == 0:
@@ -128,12 +138,24 @@ def _prefill(
 
 def _gather(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
     """Pages blocks[B] of cache[num_blocks, H, size, D] -> [1, H, B * size, D]."""
-    return cache[blocks].transpose(0, 1).flatten(1, 2).unsqueeze(0)
+    gathered = _indexable(cache)[blocks].transpose(0, 1).flatten(1, 2).unsqueeze(0)
+    return gathered.view(cache.dtype)
 
 
 def _pieces(cache: torch.Tensor, piece_rows: torch.Tensor) -> torch.Tensor:
     """Pieces of one head each, copied whole: [len(piece_rows), PIECE_LEN * D]."""
-    return cache.view(-1, PIECE_LEN * cache.shape[3]).index_select(0, piece_rows)
+    pieces = _indexable(cache).view(-1, PIECE_LEN * cache.shape[3]).index_select(0, piece_rows)
+    return pieces.view(cache.dtype)
+
+
+def _indexable(cache: torch.Tensor) -> torch.Tensor:
+    """Numbers of 8 bits as bytes: indexing has no kernels for them."""
+    return cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
+
+
+def _from_page(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x[N, Hkv, S, D] of pages in e4m3 as the numbers that they stand for."""
+    return (x.float() * scale[:, None, None]).to(dtype)
 
 
 def _attend(
