@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.cluster.local import LocalProvider
 from tests.e2e import faults
-from tests.e2e.stage import SERVICE, Manifest, Stage, ready_now
+from tests.e2e.stage import SERVICE, Manifest, NotSo, Stage, ready_now
 
 REPLICAS = 2
 
@@ -106,7 +106,7 @@ def _revert_after(stage: Stage, bad: Manifest, good: Manifest, reason: str) -> N
     _patch(stage, good)
     _settled(stage)
     if _running(stage) != serving:
-        raise AssertionError(f"{serving} served before {reason}, {_running(stage)} afterwards")
+        raise NotSo(f"{serving} served before {reason}, {_running(stage)} afterwards")
 
 
 def _patch(stage: Stage, spec: Manifest) -> None:

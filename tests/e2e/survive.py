@@ -91,8 +91,8 @@ def _deal(stage: Stage, blow: Blow, streams: Streams) -> _Dealt:
     unsettled = ""
     try:
         blow.deal(stage)
-    except NotSo as error:
-        unsettled = str(error)
+    except (NotSo, ClusterError) as error:
+        unsettled = f"{blow.title}: {error}"
     ended_s = time.monotonic()
     sys.stderr.write(f"{blow.title}: {ended_s - begun_s:.0f} s\n")
     return _Dealt(blow.title, begun_s, ended_s, num_in_flight, unsettled)

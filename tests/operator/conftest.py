@@ -25,7 +25,7 @@ from tests.operator.pod_monitor_kind import PodMonitorKind
 
 from octavo_operator.cluster import Listing
 from octavo_operator.config import EngineDefaults
-from octavo_operator.errors import ApiError
+from octavo_operator.errors import ApiError, ApiUnavailable
 from octavo_operator.kinds import Kind, Manifest, kind_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -71,6 +71,8 @@ class FakeCluster:
     ) -> Manifest:
         self._call("status", kind)
         found = self.objects[kind.name, namespace, name]
+        if patch["metadata"]["uid"] != found["metadata"]["uid"]:
+            raise ApiUnavailable("PATCH", 409, "the UID in the precondition is another one")
         status = {**found.get("status", {}), **patch["status"]}
         status = {field: value for field, value in status.items() if value is not None}
         return self._store(kind, {**found, "status": status})

@@ -153,6 +153,15 @@ def test_zero_is_a_value():
     assert done.replicas == 1
 
 
+def test_a_replica_that_never_starts_keeps_no_other_and_is_no_ready_one():
+    """Of three wanted one does not start: it is neither idle nor unread."""
+    due = Window(NOW - POLICY.window, 1)
+    waiting = replace(FULL, num_pending=4)
+
+    assert decided(3, waiting, waiting, window=due).replicas == 3
+    assert decided(3, IDLE, IDLE, window=due).replicas == 1
+
+
 def test_nothing_is_decided_while_nothing_is_ready():
     decision = decided(2)
     assert (decision.replicas, decision.reason) == (2, ScaleReason.NO_READY_REPLICAS)

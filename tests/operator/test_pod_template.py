@@ -44,6 +44,17 @@ def test_a_priority_class_is_named(template):
     assert template({"priorityClassName": "high"})["spec"]["priorityClassName"] == "high"
 
 
+def test_no_probe_ends_a_replica_that_loads_within_its_time(template):
+    """Liveness does not judge before the startup probe has passed, which waits for all of it."""
+    rollout = {"progressDeadlineSeconds": 900}
+    (engine,) = template({"rollout": rollout})["spec"]["containers"]
+    startup = engine["startupProbe"]
+
+    assert startup["httpGet"]["path"] == engine["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert startup["failureThreshold"] * startup["periodSeconds"] == 600
+    assert engine["livenessProbe"]["httpGet"]["path"] == "/livez"
+
+
 def test_what_is_not_asked_for_is_not_in_the_pod(template):
     placement = {"nodeSelector", "tolerations", "affinity", "priorityClassName"}
 

@@ -213,6 +213,18 @@ async def test_a_service_that_goes_while_it_is_looked_at_is_no_error(
     assert await reconciler.reconcile(KEY) == "applied"
 
 
+async def test_a_service_made_anew_meanwhile_does_not_get_its_predecessors_status(
+    reconciler, put, fake_cluster, service_body
+):
+    put(service_body(uid="uid-0"))
+    fake_cluster.put(service_body(uid="uid-1"))
+
+    with pytest.raises(ApiUnavailable):
+        await reconciler.reconcile(KEY)
+
+    assert "status" not in fake_cluster.objects["InferenceService", *KEY]
+
+
 async def test_children_of_a_predecessor_are_waited_for(
     reconciler, put, fake_cluster, cache, service_body
 ):
