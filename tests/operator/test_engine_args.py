@@ -46,6 +46,7 @@ def test_a_minimal_service_sets_only_what_has_a_default(service_body):
         ("targetItlMs", 30, "--target-itl-ms=30.0"),
         ("toolParser", "hermes", "--tool-parser=hermes"),
         ("reasoningParser", "think", "--reasoning-parser=think"),
+        ("chatTemplate", "{{ 1 }}", "--chat-template=/etc/octavo/settings/chat-template.jinja"),
         ("extraArgs", ["--max-body-mib=8"], "--max-body-mib=8"),
     ],
 )
@@ -56,7 +57,7 @@ def test_a_field_becomes_its_option(service_body, field, value, option):
 def test_every_engine_field_is_passed_on(service_body):
     elsewhere = {"env"}  # goes into the pod's environment
     values = {"quantization": "awq", "dtype": "float16", "prefixCaching": False}
-    values |= {"toolParser": "hermes", "reasoningParser": "think"}
+    values |= {"toolParser": "hermes", "reasoningParser": "think", "chatTemplate": "{{ messages }}"}
     plain = args(service_body())
     for name, field in api.EngineSpec.model_fields.items():
         alias = field.alias or name
