@@ -1,10 +1,12 @@
 """Chats with tools over scripted answers: a server that reads calls, and messages put together as
 clients do it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
+from tests.engine.joined import joined_chat
 from tests.engine.parser_cases import NAMES, Case
 from tests.engine.server_client import make_state
 
@@ -39,7 +41,7 @@ def state_of(
     return state
 
 
-def engine_of(text: str, tokens_per_step: int = 1) -> EchoEngine:
+def engine_of(text: str, tokens_per_step: int | Sequence[int] = 1) -> EchoEngine:
     return EchoEngine(always(text), tokens_per_step=tokens_per_step, max_model_len=4000)
 
 
@@ -61,25 +63,4 @@ def message_of(answer: dict[str, Any]) -> tuple[Case, str]:
 
 
 def joined_message(chunks: list[dict[str, Any]]) -> tuple[Case, str]:
-    """As clients join chunks: fields of strings grow, a call is known by its index."""
-    message: dict[str, Any] = {"content": ""}
-    calls: list[dict[str, Any]] = []
-    finish_reason = ""
-    for chunk in chunks:
-        (choice,) = chunk["choices"]
-        finish_reason = choice["finish_reason"] or finish_reason
-        delta = choice["delta"]
-        for name in ("content", "reasoning", "reasoning_content"):
-            if name in delta:
-                message[name] = message.get(name, "") + delta[name]
-        for part in delta.get("tool_calls", []):
-            if part["index"] == len(calls):
-                calls.append({**part, "function": {**part["function"]}})
-            else:
-                assert "id" not in part
-                calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
-    if calls:
-        message["tool_calls"] = calls
-        message["content"] = message["content"] or None
-    answer = {"choices": [{"message": message, "finish_reason": finish_reason}]}
-    return message_of(answer)
+    return message_of({"choices": joined_chat(chunks)})

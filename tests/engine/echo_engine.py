@@ -1,7 +1,8 @@
 """`EchoEngine`: an `EngineClient` that answers from a script, token by token. No model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import cycle
 
 from tests.engine.byte_tokenizer import VOCAB_SIZE, ids_of
 
@@ -25,13 +26,20 @@ def always(text: str) -> Script:
 
 
 class EchoEngine:
-    """Sends `tokens_per_step` tokens of the script at a time; waits at `gate` before each step."""
+    """Sends the script's tokens step by step; waits at `gate` before each step."""
 
     def __init__(
-        self, script: Script, *, tokens_per_step: int = 1, max_model_len: int = 200
+        self,
+        script: Script,
+        *,
+        tokens_per_step: int | Sequence[int] = 1,
+        max_model_len: int = 200,
     ) -> None:
+        """tokens_per_step: of each step, or of the first, the second, and so on, in turn."""
         self._script = script
-        self._tokens_per_step = tokens_per_step
+        self._tokens_per_step = (
+            [tokens_per_step] if isinstance(tokens_per_step, int) else tokens_per_step
+        )
         self.gate = asyncio.Event()
         self.gate.set()
         self.requests: list[EngineRequest] = []
@@ -121,8 +129,7 @@ class EchoEngine:
         assert params.max_tokens is not None
         ids, reason, stop_reason = _cut(ids, request)
         self.num_generated += len(ids)
-        size = self._tokens_per_step
-        groups = [ids[start : start + size] for start in range(0, len(ids), size)] or [[]]
+        groups = list(self._cut_in_steps(ids)) or [[]]
         logprobs = None if params.logprobs is None else params.logprobs
         return [
             RequestDelta(
@@ -138,6 +145,13 @@ class EchoEngine:
             )
             for i, group in enumerate(groups)
         ]
+
+    def _cut_in_steps(self, ids: list[int]) -> Iterator[list[int]]:
+        sizes = cycle(self._tokens_per_step)
+        while ids:
+            size = next(sizes)
+            yield ids[:size]
+            ids = ids[size:]
 
     def _reason(self, reason: FinishReason) -> FinishReason:
         return "error" if self.failure is not None else reason

@@ -63,6 +63,19 @@ class Client:
         assert events[-2:] == ["data: [DONE]", ""]
         return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
 
+    async def stream_response(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events of a stream of /v1/responses, which must be numbered without gaps."""
+        response = await self.http.post("/v1/responses", json={**body, "stream": True})
+        assert response.status_code == 200, response.text
+        events = []
+        for block in response.text.removesuffix("\n\n").split("\n\n"):
+            name, data = block.split("\n")
+            event = json.loads(data.removeprefix("data: "))
+            assert name == f"event: {event['type']}"
+            events.append(event)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        return events
+
     async def stream_chat(self, content: str = "hi", **fields: Any) -> list[dict[str, Any]]:
         return await self.stream("/v1/chat/completions", chat_body(content, **fields))
 

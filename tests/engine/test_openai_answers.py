@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.engine.byte_tokenizer import END_ID, EOS_ID, ids_of, make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import serving
@@ -108,51 +106,6 @@ async def test_usage_can_come_with_every_chunk() -> None:
     async with serving(EchoEngine(always("ab"))) as client:
         chunks = await client.stream_complete(stream_options=options)
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 2]
-
-
-TEXTS = st.text(alphabet="ab é🎉中", max_size=12)
-STOPS = st.lists(st.text(alphabet="ab é🎉", min_size=1, max_size=3), max_size=3)
-
-
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(TEXTS, TEXTS, STOPS, st.integers(1, 5), st.integers(1, 20), st.booleans())
-async def test_joined_stream_equals_the_plain_answer(
-    text: str, other: str, stops: list[str], tokens_per_step: int, max_tokens: int, include: bool
-) -> None:
-    engine = EchoEngine(
-        lambda request, index: ids_of(text if index == 0 else other),
-        tokens_per_step=tokens_per_step,
-    )
-    fields = {
-        "n": 2,
-        "stop": stops,
-        "max_tokens": max_tokens,
-        "include_stop_str_in_output": include,
-        "logprobs": 1,
-    }
-    async with serving(engine) as client:
-        plain = await client.complete(**fields)
-        chunks = await client.stream_complete(**fields, stream_options={"include_usage": True})
-    assert joined(chunks) == [
-        {key: choice[key] for key in ("text", "finish_reason", "stop_reason", "tokens")}
-        for choice in (
-            {**c, "tokens": c["logprobs"] and c["logprobs"]["tokens"]} for c in plain["choices"]
-        )
-    ]
-    assert chunks[-1]["usage"] == plain["usage"]
-
-
-def joined(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The choices that a client puts together from a completions stream."""
-    choices: list[dict[str, Any]] = [{"text": "", "tokens": None} for _ in range(2)]
-    for part in (choice for chunk in chunks for choice in chunk["choices"]):
-        choice = choices[part["index"]]
-        choice["text"] += part["text"]
-        if part["logprobs"] is not None:
-            choice["tokens"] = (choice["tokens"] or []) + part["logprobs"]["tokens"]
-        if part["finish_reason"] is not None:
-            choice |= {key: part[key] for key in ("finish_reason", "stop_reason")}
-    return choices
 
 
 async def test_stop_string_ends_the_answer_and_is_named() -> None:

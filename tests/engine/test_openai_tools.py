@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.chat_messages import (
     TOOL_TEMPLATE,
@@ -18,47 +16,12 @@ from tests.engine.chat_messages import (
 from tests.engine.echo_engine import EchoEngine
 from tests.engine.parser_cases import (
     HERMES_CASES,
-    JSON_CASES,
-    MISTRAL_CASES,
     NAMES,
     REASONING_CASES,
-    Case,
 )
 from tests.engine.server_client import Client, client_of
 
 from octavo_engine.text.tokenizer import Tokenizer
-
-CASES = [
-    *[("hermes", case) for case in HERMES_CASES],
-    *[("json", case) for case in JSON_CASES],
-    *[("llama3_json", case) for case in JSON_CASES],
-    *[("mistral", case) for case in MISTRAL_CASES],
-]
-
-
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    case=st.sampled_from(CASES),
-    step=st.integers(1, 9),
-    reasoning=st.sampled_from(["", "<think>\nI see.\n</think>\n\n"]),
-)
-async def test_the_joined_stream_of_calls_is_the_whole_answer(case, step, reasoning):
-    parser, expected = case
-    engine = engine_of(reasoning + expected.text, step)
-    state = state_of(engine, tool_parser=parser, reasoning_parser="think")
-    async with client_of(state) as client:
-        whole, finish_reason = message_of(await client.chat(tools=TOOLS))
-        chunks = await client.stream_chat(tools=TOOLS)
-    assert whole == Case(
-        text="",
-        content=expected.content,
-        calls=expected.calls,
-        reasoning="I see." if reasoning else "",
-    )
-    assert finish_reason == ("tool_calls" if expected.calls else "stop")
-    assert joined_message(chunks) == (whole, finish_reason)
 
 
 @pytest.mark.parametrize("case", REASONING_CASES)

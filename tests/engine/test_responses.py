@@ -1,15 +1,13 @@
 """/v1/responses over an engine with scripted tokens: items in, items out, events as they come."""
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.engine.chat_messages import engine_of, state_of
 from tests.engine.echo_engine import EchoEngine
-from tests.engine.parser_cases import HERMES_CASES, NAMES, PARIS
-from tests.engine.server_client import Client, client_of
+from tests.engine.joined import joined_items
+from tests.engine.parser_cases import NAMES, PARIS
+from tests.engine.server_client import client_of
 
 RESPONSES = "/v1/responses"
 TOOLS = [
@@ -20,48 +18,6 @@ TOOLS = [
 
 def body_of(**fields: Any) -> dict[str, Any]:
     return {"model": "echo", "input": "hi", **fields}
-
-
-async def events_of(client: Client, **fields: Any) -> list[dict[str, Any]]:
-    response = await client.http.post(RESPONSES, json=body_of(stream=True, **fields))
-    assert response.status_code == 200, response.text
-    events = []
-    for block in response.text.removesuffix("\n\n").split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    return events
-
-
-def bare(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the ids, which differ from answer to answer."""
-    return [
-        {name: value for name, value in item.items() if name not in ("id", "call_id")}
-        for item in items
-    ]
-
-
-def joined_items(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items as a client puts them together from nothing but the deltas."""
-    items: list[dict[str, Any]] = []
-    for event in events:
-        match event["type"]:
-            case "response.output_item.added":
-                assert event["output_index"] == len(items)
-                items.append(event["item"])
-            case "response.content_part.added":
-                items[event["output_index"]]["content"].append(event["part"])
-            case "response.output_text.delta" | "response.reasoning_text.delta":
-                items[event["output_index"]]["content"][0]["text"] += event["delta"]
-            case "response.function_call_arguments.delta":
-                items[event["output_index"]]["arguments"] += event["delta"]
-            case "response.output_item.done":
-                done = event["item"]
-                assert {**items[event["output_index"]], "status": done["status"]} == done
-                items[event["output_index"]]["status"] = done["status"]
-    return items
 
 
 async def test_an_answer_has_openais_form():
@@ -81,36 +37,12 @@ async def test_an_answer_has_openais_form():
     assert answer["store"] is False
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    case=st.sampled_from(HERMES_CASES),
-    step=st.integers(1, 9),
-    reasoning=st.sampled_from(["", "<think>\nI see.\n</think>\n\n"]),
-)
-async def test_the_joined_stream_is_the_whole_answer(case, step, reasoning):
-    engine = engine_of(reasoning + case.text, step)
-    state = state_of(engine, tool_parser="hermes", reasoning_parser="think")
-    async with client_of(state) as client:
-        answer = await client.ok(RESPONSES, body_of(tools=TOOLS))
-        events = await events_of(client, tools=TOOLS)
-    items = joined_items(events)
-    assert bare(items) == bare(answer["output"])
-    last = events[-1]
-    assert last["type"] == "response.completed"
-    assert last["response"]["output"] == items
-    assert last["response"]["usage"] == answer["usage"]
-    calls = [item for item in items if item["type"] == "function_call"]
-    assert [(call["name"], call["arguments"]) for call in calls] == case.calls
-
-
 @pytest.mark.parametrize("step", [1, 4, 100])
 async def test_items_stand_in_the_order_in_which_they_begin(step):
     call = f'<tool_call>{{"name": "time", "arguments": {PARIS}}}</tool_call>'
     engine = engine_of(f"{call} text {call}", step)
     async with client_of(state_of(engine, tool_parser="hermes")) as client:
-        events = await events_of(client, tools=TOOLS)
+        events = await client.stream_response(body_of(tools=TOOLS))
     assert [item["type"] for item in joined_items(events)] == [
         "function_call",
         "message",
@@ -142,7 +74,7 @@ async def test_items_become_the_messages_of_a_chat():
 async def test_max_output_tokens_leaves_an_answer_incomplete():
     async with client_of(state_of(engine_of("Hello."))) as client:
         answer = await client.ok(RESPONSES, body_of(max_output_tokens=3))
-        events = await events_of(client, max_output_tokens=3)
+        events = await client.stream_response(body_of(max_output_tokens=3))
     assert answer["status"] == "incomplete"
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     assert answer["output"][0]["content"][0]["text"] == "Hel"
@@ -153,7 +85,7 @@ async def test_logprobs_come_when_they_are_included():
     fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     async with client_of(state_of(engine_of("Hi"))) as client:
         answer = await client.ok(RESPONSES, body_of(**fields))
-        events = await events_of(client, **fields)
+        events = await client.stream_response(body_of(**fields))
     logprobs = answer["output"][0]["content"][0]["logprobs"]
     assert [entry["token"] for entry in logprobs] == ["H", "i"]
     assert len(logprobs[0]["top_logprobs"]) == 2
@@ -174,7 +106,7 @@ async def test_a_failure_in_a_stream_is_its_last_event():
     engine: EchoEngine = engine_of("Hello.")
     engine.failure = "the engine could not"
     async with client_of(state_of(engine)) as client:
-        events = await events_of(client)
+        events = await client.stream_response(body_of())
     assert events[-1]["type"] == "response.failed"
     assert events[-1]["response"]["error"]["message"]
 

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from octavo_engine.server import generation_routes, tokenize_routes
 from octavo_engine.server.auth import RequireKey
 from octavo_engine.server.disconnect import ClientGone
 from octavo_engine.server.errors import ApiError
@@ -30,7 +31,8 @@ def build_app(state: ServerState) -> FastAPI:
     app.include_router(info_router(state))
     app.include_router(generation_router(state))
     app.include_router(tokenize_router(state))
-    complete_openapi(app, state.settings.served_model_names)
+    bodies = {**generation_routes.BODIES, **tokenize_routes.BODIES}
+    complete_openapi(app, state.settings.served_model_names, bodies)
     app.add_exception_handler(ApiError, _api_error_handler(state.metrics))
     app.add_exception_handler(ClientGone, _client_gone)
     app.add_exception_handler(HTTPException, _http_error)

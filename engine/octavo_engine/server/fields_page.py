@@ -6,18 +6,9 @@ python -m octavo_engine.server.fields_page > engine/REQUEST_FIELDS.md
 import json
 import sys
 
-from octavo_engine.server.request_fields import (
-    ChatCompletionRequest,
-    CompletionRequest,
-    GenerationFields,
-)
-from octavo_engine.server.responses_fields import ResponsesRequest
+from octavo_engine.server.generation_routes import BODIES
+from octavo_engine.server.request_fields import GenerationFields
 
-_ENDPOINTS: dict[str, type[GenerationFields]] = {
-    "/v1/chat/completions": ChatCompletionRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/responses": ResponsesRequest,
-}
 _INTRODUCTION = """\
 # Request fields
 
@@ -30,7 +21,7 @@ OpenAI does. A field that is known but not supported is refused with a 400 that 
 
 
 def fields_page() -> str:
-    return "\n".join([_INTRODUCTION, *(_section(path, kind) for path, kind in _ENDPOINTS.items())])
+    return "\n".join([_INTRODUCTION, *(_section(path, kind) for path, kind in BODIES.items())])
 
 
 def _section(path: str, kind: type[GenerationFields]) -> str:

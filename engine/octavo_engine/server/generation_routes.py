@@ -18,7 +18,6 @@ from octavo_engine.server.completion_answer import CompletionAnswer
 from octavo_engine.server.disconnect import ClientGone, EventStream, run_until_disconnect
 from octavo_engine.server.errors import ApiError, from_engine, json_response
 from octavo_engine.server.generation import Generation
-from octavo_engine.server.openapi import body_schema
 from octavo_engine.server.prepare import Prepared, prepare_chat, prepare_completion
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
@@ -32,6 +31,13 @@ from octavo_engine.server.state import Loaded, ServerState
 
 F = TypeVar("F", bound=GenerationFields)
 
+BODIES: dict[str, type[GenerationFields]] = {
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+}
+"""What is posted to each path."""
+
 MAX_REQUEST_ID_CHARS = 128
 MAX_CHOICES = 1024
 """Prompts of a request times the answers to each."""
@@ -40,19 +46,19 @@ MAX_CHOICES = 1024
 def generation_router(state: ServerState) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatCompletionRequest))
+    @router.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         return await _answer(
             request, state, ChatCompletionRequest, "chatcmpl", prepare_chat, ChatAnswer
         )
 
-    @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
+    @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         return await _answer(
             request, state, CompletionRequest, "cmpl", prepare_completion, CompletionAnswer
         )
 
-    @router.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
+    @router.post("/v1/responses")
     async def responses(request: Request) -> Response:
         return await _answer(
             request, state, ResponsesRequest, "resp", prepare_response, ResponsesAnswer

@@ -6,19 +6,25 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from msgspec import UNSET, Struct, UnsetType
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from octavo_engine.errors import RequestError
 from octavo_engine.server.body import read_request
 from octavo_engine.server.errors import from_engine, json_response
 from octavo_engine.server.logprobs import token_text
-from octavo_engine.server.openapi import body_schema
 from octavo_engine.server.prepare import render_prompt
 from octavo_engine.server.request_fields import ChatCompletionRequest
 from octavo_engine.server.state import Loaded, ServerState
 from octavo_engine.server.tokenize_fields import DetokenizeRequest, TokenizeRequest
 
 F = TypeVar("F", TokenizeRequest, DetokenizeRequest)
+
+BODIES: dict[str, type[BaseModel]] = {
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+}
+"""What is posted to each path."""
 
 
 class Tokenized(Struct, frozen=True):
@@ -35,11 +41,11 @@ class Detokenized(Struct, frozen=True):
 def tokenize_router(state: ServerState) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
+    @router.post("/tokenize")
     async def tokenize_route(request: Request) -> Response:
         return await _answer(request, state, TokenizeRequest, tokenize)
 
-    @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
+    @router.post("/detokenize")
     async def detokenize_route(request: Request) -> Response:
         return await _answer(request, state, DetokenizeRequest, detokenize)
 
