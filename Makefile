@@ -11,6 +11,8 @@ UV_VERSION := 0.13.9
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do python$$v -c '' 2>/dev/null && command -v python$$v && exit; done; command -v python3)
 # torch's threads spin while they wait by default, which collapses on a busy machine.
 export OMP_WAIT_POLICY := passive
+# uv compiles no bytecode: without a cache each of the engines that tests start compiles torch anew.
+export PYTHONDONTWRITEBYTECODE :=
 # Where tests and the demo keep what they make once (tools, models, images): see tests/cluster.
 PYTEST_ARGS ?=
 
