@@ -40,6 +40,7 @@ class NewClaim(_Part):
     size: str | int
     storage_class_name: str | None = None
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
+    per_replica: bool = False
 
 
 class CacheSpec(_Part):
@@ -223,6 +224,18 @@ class InferenceService:
     def new_claim(self) -> NewClaim | None:
         cache = self.spec.model.cache
         return None if cache is None else cache.new_claim
+
+    @property
+    def replica_claim(self) -> NewClaim | None:
+        """What each replica gets for itself; None where they share, or have no claim."""
+        claim = self.new_claim
+        return claim if claim is not None and claim.per_replica else None
+
+    @property
+    def shared_claim(self) -> NewClaim | None:
+        """The one that all replicas share, of those that we make."""
+        claim = self.new_claim
+        return None if claim is None or claim.per_replica else claim
 
     @property
     def accelerator_count(self) -> int:

@@ -6,9 +6,9 @@ server-side apply.
 
 from collections.abc import Sequence
 
-from octavo_operator import policies
+from octavo_operator import policies, workloads
 from octavo_operator.api import InferenceService
-from octavo_operator.child import child, digest, labels, selector
+from octavo_operator.child import child, digest
 from octavo_operator.config import EngineDefaults, PodMonitorSettings
 from octavo_operator.kinds import (
     APPLIED_ANNOTATION,
@@ -20,11 +20,11 @@ from octavo_operator.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
     SERVICE_LABEL,
+    STATEFUL_SET,
     Kind,
     Manifest,
 )
 from octavo_operator.pod_monitor import pod_monitor
-from octavo_operator.pod_template import pod_template
 from octavo_operator.settings_files import settings_files
 
 SERVICE_PORT = 80
@@ -52,7 +52,7 @@ def wanted(
             *_config_maps(service),
             policies.disruption_budget(service),
             policies.network_policy(service, operator_namespace, monitors.allowed_namespaces),
-            _deployment(service, replicas, defaults),
+            _workload(service, replicas, defaults),
             *([pod_monitor(service, monitors)] if POD_MONITOR in optional else []),
         )
     )
@@ -60,8 +60,8 @@ def wanted(
 
 def kinds(service: InferenceService, optional: Sequence[Kind] = ()) -> tuple[Kind, ...]:
     """Of what `wanted` gives."""
-    unwanted = set()
-    if service.new_claim is None:
+    unwanted = {STATEFUL_SET if service.replica_claim is None else DEPLOYMENT}
+    if service.shared_claim is None:
         unwanted.add(PERSISTENT_VOLUME_CLAIM)
     if not settings_files(service):
         unwanted.add(CONFIG_MAP)
@@ -97,15 +97,10 @@ def _service(service: InferenceService) -> Manifest:
 
 def _claims(service: InferenceService) -> tuple[Manifest, ...]:
     """The cache that is made by us; it goes with its service."""
-    claim = service.new_claim
+    claim = service.shared_claim
     if claim is None:
         return ()
-    spec: Manifest = {
-        "accessModes": [claim.access_mode],
-        "resources": {"requests": {"storage": str(claim.size)}},
-    }
-    if claim.storage_class_name is not None:
-        spec["storageClassName"] = claim.storage_class_name
+    spec = workloads.claim_spec(claim)
     return ({**child(service, PERSISTENT_VOLUME_CLAIM), "spec": spec},)
 
 
@@ -114,26 +109,11 @@ def _config_maps(service: InferenceService) -> tuple[Manifest, ...]:
     return ({**child(service, CONFIG_MAP), "data": files},) if files else ()
 
 
-def _deployment(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:
-    return {
-        **child(service, DEPLOYMENT),
-        "spec": {
-            "replicas": replicas,
-            "selector": selector(service),
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _steps(service)},
-            "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": service.spec.rollout.progress_deadline_seconds,
-            "template": pod_template(service, labels(service), defaults),
-        },
-    }
-
-
-def _steps(service: InferenceService) -> Manifest:
-    rollout = service.spec.rollout
-    if rollout.strategy == "recreate":
-        # One by one: taking all at once, as the Deployment's own Recreate does, would cut more.
-        return {"maxUnavailable": 1, "maxSurge": 0}
-    return {"maxUnavailable": 0, "maxSurge": rollout.max_surge or 1}
+def _workload(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:
+    claim = service.replica_claim
+    if claim is None:
+        return workloads.deployment(service, replicas, defaults)
+    return workloads.stateful_set(service, claim, replicas, defaults)
 
 
 def _with_digest(manifest: Manifest) -> Manifest:

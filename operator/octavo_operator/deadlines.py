@@ -78,7 +78,7 @@ def _span(pod: Pod, limits: Limits) -> _Span | None:
         return _Span(datetime.fromisoformat(metadata["deletionTimestamp"]), _LEAVING_MARGIN)
     if pod_causes.is_ready(pod) or status.get("phase") in ("Failed", "Succeeded"):
         return None
-    if any(container.get("started") for container in status.get("containerStatuses", [])):
+    if pod_causes.has_answered(pod):
         return None  # once it has answered, it is its readiness that counts
     fetching = status.get("initContainerStatuses", [])
     for containers, state, moment, limit in (

@@ -1,11 +1,11 @@
 """The few facts that conditions are made from, taken out of a snapshot. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from octavo_operator import deadlines, fit, generations, mount_causes, pod_causes
-from octavo_operator.kinds import DEPLOYMENT, Manifest
+from octavo_operator import creation_events, deadlines, fit, generations, mount_causes, pod_causes
+from octavo_operator.kinds import DEPLOYMENT, STATEFUL_SET, Manifest
 from octavo_operator.pod_causes import Cause
 from octavo_operator.reasons import Reason
 from octavo_operator.snapshot import Snapshot
@@ -21,8 +21,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The Deployment's own account."""
+    """The own account of what keeps the pods."""
 
+    kind: str = DEPLOYMENT.name
+    """Or StatefulSet."""
     is_observed: bool = False
     """Whether its status tells of its newest generation."""
     replicas: int = 0
@@ -60,15 +62,16 @@ class Facts:
     """Pods that should have gone."""
 
 
-def rollout(deployment: Manifest | None) -> Rollout:
-    if deployment is None:
+def rollout(workload: Manifest | None) -> Rollout:
+    if workload is None:
         return Rollout()
-    status: dict[str, Any] = deployment.get("status", {})
+    status: dict[str, Any] = workload.get("status", {})
     progressing = _condition(status, "Progressing")
     failure = _condition(status, "ReplicaFailure")
     timed_out = progressing.get("reason") == "ProgressDeadlineExceeded"
     return Rollout(
-        is_observed=generations.is_observed(deployment),
+        kind=workload.get("kind", DEPLOYMENT.name),
+        is_observed=generations.is_observed(workload),
         replicas=status.get("replicas", 0),
         updated_replicas=status.get("updatedReplicas", 0),
         ready_replicas=status.get("readyReplicas", 0),
@@ -91,8 +94,10 @@ def gather(
     predecessors: tuple[str, ...] = (),
 ) -> Facts:
     """Pods of an earlier template count as replicas; what ails them is another generation's."""
-    account = rollout(snapshot.child(DEPLOYMENT))
     pods = generations.newest_pods(snapshot)
+    account = rollout(generations.workload(snapshot))
+    if account.kind == STATEFUL_SET.name:
+        account = _with_what_a_stateful_set_leaves_out(account, snapshot, wanted_replicas)
     causes = [cause for pod in pods if (cause := _cause(pod, snapshot, limits, now)) is not None]
     if account.ready_replicas >= wanted_replicas:
         # An evicted pod stays as a record after its replacement answers.
@@ -122,6 +127,18 @@ def gather(
         overstaying=tuple(
             cause for pod in leaving if (cause := deadlines.overdue(pod, limits, now)) is not None
         ),
+    )
+
+
+def _with_what_a_stateful_set_leaves_out(
+    account: Rollout, snapshot: Snapshot, wanted_replicas: int
+) -> Rollout:
+    """It keeps no conditions: pods tell whether they have answered, and Events what is refused."""
+    started = [pod for pod in generations.newest_pods(snapshot) if pod_causes.has_answered(pod)]
+    return replace(
+        account,
+        was_complete=len(started) >= wanted_replicas,
+        creation_failure=creation_events.failure(snapshot),
     )
 
 

@@ -50,6 +50,7 @@ class Kind:
 
 INFERENCE_SERVICE = Kind(f"{GROUP}/{VERSION}", "InferenceService", "inferenceservices")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets")
 SERVICE = Kind("v1", "Service", "services")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
@@ -70,8 +71,12 @@ CHILD_KINDS = (
     POD_DISRUPTION_BUDGET,
     NETWORK_POLICY,
     DEPLOYMENT,
+    STATEFUL_SET,
 )
-"""What the operator applies for a service, in that order; a claim, a ConfigMap only if wanted."""
+"""What the operator applies for a service, in that order; claim and ConfigMap only if wanted.
+
+Of Deployment and StatefulSet, either.
+"""
 OPTIONAL_KINDS = (POD_MONITOR,)
 """Applied, too, where the API server serves them: their definitions are other projects'."""
 WATCHED_KINDS = (INFERENCE_SERVICE, *CHILD_KINDS, REPLICA_SET, POD)

@@ -19,6 +19,7 @@ _LIST_KEYS: Mapping[str, tuple[str, ...]] = {
     "imagePullSecrets": ("name",),
     "ports": ("containerPort", "port"),
     "ownerReferences": ("uid",),
+    "volumeClaimTemplates": ("metadata.name",),
 }
 """Field name of a list -> the keys by which its items are told apart: the first that is there."""
 
@@ -108,8 +109,11 @@ def _equal(wanted: Any, found: Any, field: str) -> bool:
 
 def _key(field: str, item: Mapping[str, Any]) -> Any:
     for key in _LIST_KEYS[field]:
-        if key in item:
-            return item[key]
+        value: Any = item
+        for step in key.split("."):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
     raise ValueError(f"an item of {field} has none of {', '.join(_LIST_KEYS[field])}: {item!r}")
 
 

@@ -69,6 +69,11 @@ def is_ready(pod: Pod) -> bool:
     return condition(pod, "Ready").get("status") == "True"
 
 
+def has_answered(pod: Pod) -> bool:
+    """Whether its container has: the startup probe asks what the readiness probe asks."""
+    return any(one.get("started") for one in pod.get("status", {}).get("containerStatuses", []))
+
+
 def is_leaving(pod: Pod) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 

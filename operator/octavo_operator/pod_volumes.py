@@ -12,7 +12,9 @@ _SETTINGS = "settings"
 
 
 def volumes(service: InferenceService) -> list[Manifest]:
-    found: list[Manifest] = [service.model_source.volume, {"name": "tmp", "emptyDir": {}}]
+    found: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+    if service.replica_claim is None:  # the StatefulSet brings it otherwise
+        found.insert(0, service.model_source.volume)
     if service.accelerator_count > 1:
         # Ranks talk through shared memory; a container's own /dev/shm holds only 64 MiB.
         found.append({"name": "shm", "emptyDir": {"medium": "Memory"}})

@@ -92,7 +92,7 @@ def _is_out_of_time(facts: Facts) -> Finding | None:
 def _is_moving(facts: Facts) -> Finding | None:
     rollout = facts.rollout
     if not rollout.is_observed:
-        return Reason.ROLLING_OUT, "the Deployment has not yet taken up this generation"
+        return Reason.ROLLING_OUT, f"the {rollout.kind} has not yet taken up this generation"
     if rollout.updated_replicas < rollout.replicas:
         return Reason.ROLLING_OUT, (
             f"{rollout.updated_replicas} of {facts.wanted_replicas} replicas run this generation"

@@ -15,6 +15,7 @@ import structlog
 from octavo_operator import (
     api,
     children,
+    creation_events,
     deadlines,
     facts,
     mount_events,
@@ -153,6 +154,8 @@ class Reconciler:
         snapshot, again_s = await mount_events.looked_at(
             self.cluster, key[0], carried.snapshot, self.now()
         )
+        self._look_again(key, again_s)
+        snapshot, again_s = await creation_events.looked_at(self.cluster, key[0], snapshot)
         self._look_again(key, again_s)
         return replace(carried, snapshot=snapshot)
 

@@ -35,8 +35,8 @@ _SURGE = Step(takes_first=False)
 def step(service: InferenceService, snapshot: Snapshot, now: datetime, patience: timedelta) -> Step:
     """`patience`: how long a surge may wait for an accelerator, as for a node that is added."""
     strategy = service.spec.rollout.strategy
-    if strategy == "recreate":
-        return Step(takes_first=True)
+    if strategy == "recreate" or service.replica_claim is not None:
+        return Step(takes_first=True)  # a replica's claim is free only when it has left
     if not _holds_accelerators(service, snapshot):
         return _SURGE
     block = _block(service, snapshot)

@@ -1,8 +1,8 @@
 """How many replicas a service gets: spec.replicas, or the decision about its load.
 
-Holds what was decided last and the window that runs, in memory: the number itself lives in the
-Deployment, from where a new process takes it, and a window that begins anew only delays fewer
-replicas. Knows nothing of how samples come or of what is written.
+Holds what was decided last and the window that runs, in memory: the number itself lives in
+the Deployment or StatefulSet, from where a new process takes it, and a window that begins anew only
+delays fewer replicas. Knows nothing of how samples come or of what is written.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from octavo_operator import autoscale
+from octavo_operator import autoscale, generations
 from octavo_operator.api import AutoscalingSpec, InferenceService
 from octavo_operator.autoscale import Decision, LoadSnapshot, Policy, Window
 from octavo_operator.cache import ServiceKey
-from octavo_operator.kinds import DEPLOYMENT
 from octavo_operator.metrics import Metrics
 from octavo_operator.samples import ServiceLoad
 from octavo_operator.snapshot import Snapshot
@@ -111,5 +110,5 @@ def _policy(spec: AutoscalingSpec) -> Policy:
 
 
 def _deployed(snapshot: Snapshot) -> int | None:
-    deployment = snapshot.child(DEPLOYMENT)
-    return None if deployment is None else int(deployment["spec"]["replicas"])
+    found = generations.workload(snapshot)
+    return None if found is None else int(found["spec"]["replicas"])

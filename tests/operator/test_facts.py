@@ -97,3 +97,43 @@ def test_what_ails_a_pod_of_an_earlier_template_is_not_told(gather, pod_body):
     told = gather(deployment(), [old, new])
     assert told.causes == ()
     assert told.waiting == ("pod b waits for a node",)
+
+
+def stateful_set(**status):
+    made = deployment(updateRevision="new", **status)
+    return {**made, "kind": "StatefulSet", "spec": {"replicas": 2}}
+
+
+@pytest.fixture
+def of_a_stateful_set(pod_body):
+    """What is gathered of two replicas, of which so many have answered once."""
+
+    def gathered(num_started, events=()):
+        pods = tuple(
+            pod_body(
+                f"chat-{idx}",
+                {"labels": {"controller-revision-hash": "new"}},
+                containerStatuses=[{"name": "engine", "started": idx < num_started, "state": {}}],
+            )
+            for idx in range(2)
+        )
+        snapshot = Snapshot(
+            {"StatefulSet": stateful_set(replicas=2)}, pods, events={"chat": tuple(events)}
+        )
+        return facts.gather(1, 2, snapshot, now=NOW, limits=limits(2700)).rollout
+
+    return gathered
+
+
+@pytest.mark.parametrize(("num_started", "was_complete"), [(1, False), (2, True)])
+def test_a_stateful_set_was_complete_once_all_its_pods_have_answered(
+    of_a_stateful_set, num_started, was_complete
+):
+    assert of_a_stateful_set(num_started).was_complete is was_complete
+
+
+def test_what_a_stateful_set_is_refused_is_told_by_its_events(of_a_stateful_set):
+    event = {"reason": "FailedCreate", "message": "exceeded quota", "lastTimestamp": "2026"}
+
+    assert of_a_stateful_set(0).creation_failure is None
+    assert of_a_stateful_set(0, [event]).creation_failure == "exceeded quota"

@@ -47,3 +47,19 @@ def test_pods_are_told_apart_by_their_template(snapshot, given, newest, earlier)
 
 def test_without_a_deployment_no_pod_is_of_the_newest_template(pod_body):
     assert generations.newest_pods(Snapshot({}, (pod_body(),))) == ()
+
+
+@pytest.mark.parametrize(("observed", "newest"), [(5, ["chat-1"]), (4, [])])
+def test_a_stateful_set_names_its_newest_template(pod_body, observed, newest):
+    stateful = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "chat", "generation": 5},
+        "status": {"observedGeneration": observed, "updateRevision": "chat-b"},
+    }
+    pods = tuple(
+        pod_body(name, {"labels": {"controller-revision-hash": revision}})
+        for name, revision in (("chat-0", "chat-a"), ("chat-1", "chat-b"))
+    )
+
+    assert names(generations.newest_pods(Snapshot({"StatefulSet": stateful}, pods))) == newest

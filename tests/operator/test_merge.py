@@ -109,6 +109,17 @@ def test_nothing_differs_from_itself(manifest):
             ".containers[engine].image: wanted 'i', found 'j'",
         ),
         ({"ports": [{"containerPort": 80}]}, {"ports": []}, ".ports[80]: missing"),
+        # The API server fills in what a claim's template leaves open.
+        (
+            {"volumeClaimTemplates": [{"metadata": {"name": "m"}, "spec": {"a": 1}}]},
+            {"volumeClaimTemplates": [{"metadata": {"name": "m"}, "spec": {"a": 1, "b": 2}}]},
+            None,
+        ),
+        (
+            {"volumeClaimTemplates": [{"metadata": {"name": "m"}, "spec": {"a": 1}}]},
+            {"volumeClaimTemplates": [{"metadata": {"name": "m"}, "spec": {"a": 2}}]},
+            ".volumeClaimTemplates[m].spec.a: wanted 1, found 2",
+        ),
         ({"emptyDir": {}}, {"emptyDir": {}}, None),
     ],
 )

@@ -140,6 +140,21 @@ async def test_a_pod_monitor_that_is_refused_is_told(
     assert "refuses the PodMonitor: a webhook" in condition(fake_cluster, "Degraded")["message"]
 
 
+async def test_claims_of_replicas_are_made_by_a_stateful_set_alone(
+    reconciler, put, fake_cluster, service_body
+):
+    claim = {"size": "1Gi", "perReplica": True}
+    put(service_body({"model": {"uri": "hf://a/b", "cache": {"newClaim": claim}}}))
+
+    assert await reconciler.reconcile(KEY) == "applied"
+    kinds = {kind for kind, *_ in fake_cluster.objects}
+    assert "StatefulSet" in kinds
+    assert not {"Deployment", "PersistentVolumeClaim"} & kinds
+    fake_cluster.calls.clear()
+    assert await reconciler.reconcile(KEY) == "unchanged"
+    assert fake_cluster.calls == []
+
+
 @pytest.mark.parametrize("metadata", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}])
 async def test_a_service_that_is_being_deleted_is_left_alone(
     reconciler, put, fake_cluster, service_body, metadata

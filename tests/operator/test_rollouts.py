@@ -81,6 +81,18 @@ def test_a_surge_is_given_time_to_find_one(step):
     assert decided.blocked.endswith("an old replica is taken first if that lasts for 30 s")
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "none"])
+def test_a_replica_with_a_claim_of_its_own_leaves_first(service_body, resource):
+    claim = {"size": "1Gi", "perReplica": True}
+    spec = {
+        "model": {"uri": "hf://a/b", "cache": {"newClaim": claim}},
+        "accelerator": {"resourceName": resource},
+    }
+    decided = rollouts.step(api.parse(service_body(spec)), Snapshot(), NOW, PATIENCE)
+
+    assert decided == rollouts.Step(takes_first=True)
+
+
 def test_nothing_is_lost_by_taking_an_old_replica_that_does_not_answer(step):
     assert step(waits_for_s=0, old=[]).takes_first
 

@@ -88,6 +88,10 @@ WRONG = {
         {"engine": {"cpuKvCacheGiB": 1}},
         "engine.cpuKvCacheGiB applies only where accelerator.resourceName is none",
     ),
+    "chat template": (
+        {"engine": {"chatTemplate": " \n"}},
+        "chatTemplate must not be empty; leave it out for the model's own",
+    ),
     "tool parser": ({"engine": {"toolParser": "x"}}, 'supported values: "auto", "none"'),
 }
 

@@ -84,6 +84,17 @@ WRONG = {
         {"model": {"uri": "hf://a/b", "cache": {"claimName": "A b"}}},
         "claimName must be the name of a PersistentVolumeClaim of this namespace",
     ),
+    "surge with claims of replicas": (
+        {
+            "model": {
+                "uri": "hf://a/b",
+                "cache": {"newClaim": {"size": "1Gi", "perReplica": True}},
+            },
+            "rollout": {"strategy": "surge"},
+        },
+        "rollout.strategy surge and rollout.maxSurge have no meaning where "
+        "model.cache.newClaim.perReplica is true",
+    ),
     "cache on the node": (
         {"model": {"uri": "hf://a/b", "cache": {"hostPath": "/a/../b"}}},
         "hostPath must be an absolute path other than /, without '..' segments",
@@ -129,7 +140,24 @@ def test_a_claim_of_ours_can_only_grow(kubectl, change, sentence):
 def test_a_claim_of_ours_cannot_be_taken_away(kubectl):
     model = {"uri": "hf://org/name", "cache": {"newClaim": {"size": "1Gi"}}}
     kubectl.apply(changed(RIGHT, {"spec": {"model": model}}))
-    model = {"uri": "hf://org/name", "cache": {"newClaim": None, "claimName": "other"}}
-
     sentence = "newClaim cannot be added or taken away"
-    assert sentence in refusal(kubectl, changed(RIGHT, {"spec": {"model": model}}))
+    for cache in ({"claimName": "other"}, None):
+        model = {"uri": "hf://org/name", "cache": cache}
+        assert sentence in refusal(kubectl, changed(RIGHT, {"spec": {"model": model}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"size": "11Gi"}, "size is immutable where perReplica is true, as in a StatefulSet"),
+        ({"perReplica": False}, "perReplica is immutable, since the claims would stay"),
+    ],
+)
+def test_claims_of_replicas_stay_as_they_are(kubectl, change, sentence):
+    def body(**more):
+        claim = {"size": "10Gi", "perReplica": True, **more}
+        model = {"uri": "hf://org/name", "cache": {"newClaim": claim}}
+        return changed(RIGHT, {"spec": {"model": model}})
+
+    kubectl.apply(body())
+    assert sentence in refusal(kubectl, body(**change))

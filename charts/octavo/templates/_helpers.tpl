@@ -33,7 +33,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [inferenceservices/finalizers]
   verbs: [update]
 - apiGroups: [apps]
-  resources: [deployments]
+  resources: [deployments, statefulsets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [services, serviceaccounts, persistentvolumeclaims, configmaps]
