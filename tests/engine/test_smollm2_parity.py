@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.runner_driver import Job, Outcome, run_jobs, tokens_of
+from tests.engine.logprob_close import WITH_ALTERNATIVES, assert_logprob_close
+from tests.engine.runner_driver import Job, run_jobs, tokens_of
 from tests.engine.tiny_models import forced_tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.model_runner import ModelRunner
-from octavo_engine.sampling_params import SamplingParams
 
 NUM_NEW = 24
-TOP = 5
 QUESTIONS = [
     "What is the capital of France?",
     "Write one sentence about the sea.",
@@ -84,26 +83,7 @@ def test_bfloat16_tokens_differ_at_near_ties_only(
 ) -> None:
     reference = make_reference(smollm2_path, torch.bfloat16)
     runner = make_runner(smollm2_path, "bfloat16")
-    params = SamplingParams(temperature=0.0, logprobs=TOP)
-    outcomes = run_jobs(runner, [Job(prompt, NUM_NEW, params) for prompt in prompts])
+    outcomes = run_jobs(runner, [Job(prompt, NUM_NEW, WITH_ALTERNATIVES) for prompt in prompts])
     runner.close()
     for row, (prompt, outcome) in enumerate(zip(prompts, outcomes, strict=True)):
-        assert_close_where_they_part(reference, prompt, row, outcome)
-
-
-def assert_close_where_they_part(
-    reference: Any, prompt: list[int], row: int, outcome: Outcome
-) -> None:
-    """At the first token that differs, each side's choice is among the other's likeliest."""
-    tokens = outcome.token_ids
-    with torch.inference_mode():
-        logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
-    theirs = logits.argmax(-1).tolist()
-    parting = next((i for i in range(NUM_NEW) if tokens[i] != theirs[i]), None)
-    if parting is None:
-        return
-    assert tokens[parting] in logits[parting].topk(TOP).indices.tolist()
-    sampled = [t for result in outcome.results for t in result.sampled if t.row == row]
-    logprobs = sampled[parting].logprobs
-    assert logprobs is not None
-    assert theirs[parting] in [top.token_id for top in logprobs.top]
+        assert_logprob_close(reference, prompt, row, outcome)
