@@ -20,6 +20,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from octavo_kernels.gpu import hopper_prefill
+from octavo_kernels.gpu.all_reduce import Following, all_reduce, make_mailboxes
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.gated_mul import silu_mul
@@ -126,6 +127,9 @@ def small_launches() -> None:
     dtype = torch.bfloat16
     x = torch.empty(4, 4096, dtype=dtype)
     rms_norm(x, x[0], 1e-5, residual=x)
+    inboxes = [torch.empty(2, 2, 8, 4096, dtype=dtype) for _ in range(2)]
+    flags = [torch.zeros(2, 8, dtype=torch.int32) for _ in range(2)]
+    all_reduce(x, make_mailboxes(inboxes, flags, 8)[0], Following(x, x[0], 1e-5, 0.0))
     silu_mul(torch.empty(4, 2 * 14336, dtype=dtype))
     q, k = torch.empty(4, 32, 128, dtype=dtype), torch.empty(4, 8, 128, dtype=dtype)
     tables, positions = torch.empty(100, 64), torch.zeros(4, dtype=torch.int64)

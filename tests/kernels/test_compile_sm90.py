@@ -39,6 +39,7 @@ def of(reports: list[dict[str, Any]], kernel: str, case: str) -> dict[str, Any]:
 def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
     assert {report["kernel"] for report in reports} >= {
         "_rms_norm_kernel",
+        "_all_reduce_kernel",
         "_gated_mul_kernel",
         "_rope_kernel",
         "_draw_kernel",
