@@ -56,6 +56,14 @@ WRONG = {
         {"engine": {"extraArgs": ["--max-model-len=9"]}},
         "extraArgs must not set what a field of spec or the operator sets",
     ),
+    "TLS": (
+        {"engine": {"extraArgs": ["--tls-cert-file=/tls/tls.crt", "--tls-key-file=/tls/tls.key"]}},
+        "extraArgs must not set TLS",
+    ),
+    "file of options": (
+        {"engine": {"extraArgs": ["--config=/etc/octavo/serve.yaml"]}},
+        "extraArgs must not name a file of options",
+    ),
     "variable name": (
         {"engine": {"env": [{"name": "1A", "value": "x"}]}},
         "name must be an environment variable's name",
