@@ -11,6 +11,7 @@ import msgspec
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "dummy"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
+KVCacheDType = Literal["auto", "fp8"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,9 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens in a page: 16 to 1024, a power of two."""
     gpu_memory_utilization: float = 0.92
     """Share of the GPU's memory for weights, activations, graphs and pages together."""
+    kv_cache_dtype: KVCacheDType = "auto"
+    """fp8: keys and values in 8 bits (e4m3) with a scale a head, the checkpoint's or one measured
+    at start-up: twice the tokens in the same memory. auto: as the model computes."""
     cpu_kv_cache_gib: float = 2.0
     """Memory for pages on a CPU."""
     prefix_caching: bool = True

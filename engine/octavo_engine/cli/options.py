@@ -46,6 +46,9 @@ TEXTS: dict[str, OptionText] = {
     "tensor_parallel_size": OptionText(MODEL_PANEL, "GPUs that share the model.", 1),
     "block_size": OptionText(MEMORY_PANEL, "Tokens in a page: 16 to 1024, a power of two.", 1),
     "gpu_memory_utilization": OptionText(MEMORY_PANEL, "Share of the GPU's memory to use."),
+    "kv_cache_dtype": OptionText(
+        MEMORY_PANEL, "Type of cached keys and values; fp8: 8 bits, twice the tokens."
+    ),
     "cpu_kv_cache_gib": OptionText(MEMORY_PANEL, "Memory for pages on a CPU, GiB."),
     "prefix_caching": OptionText(MEMORY_PANEL, "Share the pages of equal beginnings of prompts."),
     "swap_space_gib": OptionText(MEMORY_PANEL, "Host memory for preempted requests, GiB."),

@@ -1,6 +1,7 @@
 """Makes the runner of one GPU in this order: tables, a probe that measures, pages, graphs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import structlog
@@ -21,11 +22,13 @@ from octavo_engine.model_config import ModelConfig, original_context_len, restar
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
 from octavo_engine.progress import Report, silent
-from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes
+from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes, stored_shape
+from octavo_engine.runner.kv_scales import choose_kv_scales
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_engine.runner.sizing import MAX_NUM_SEQS, Sizes, choose_sizes
 from octavo_engine.scheduling.limits import GPU_BATCHED_TOKENS
 from octavo_engine.structured.compiler import GrammarCompiler
+from octavo_kernels import KVScales
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +43,12 @@ class LoadedModel:
     config: ModelConfig
     groups: tuple[KVGroup, ...]
     shape: PageShape
+    """Of pages in the model's dtype."""
     context_len: int
     compiler: GrammarCompiler | None = None
     """For structured output."""
+    kv_scales: Mapping[int, KVScales] = field(default_factory=dict)
+    """The checkpoint's own, by layer."""
 
 
 def build_cuda_runner(
@@ -72,7 +78,7 @@ def build_cuda_runner(
     sizes = choose_sizes(
         config,
         model_context_len=loaded.context_len,
-        block_bytes=block_bytes(loaded.groups, loaded.shape),
+        block_bytes=block_bytes(loaded.groups, parts.page_shape),
         num_groups=len(loaded.groups),
         pages_bytes=budget.pages_bytes,
         device=device,
@@ -87,6 +93,7 @@ def build_cuda_runner(
         max_model_len=sizes.max_model_len,
         has_static_decode=parts.has_static_decode,
         is_fused=parts.fused is not None,
+        kv_cache_dtype=str(parts.page_shape.dtype).removeprefix("torch."),
         compiled_s=f"{compiled_s - started_s:.2f}",
         measured_s=f"{measured_s - compiled_s:.2f}",
         captured_s=f"{perf_counter() - measured_s:.2f}",
@@ -115,6 +122,10 @@ class RunnerParts:
             block_size=self._block_size,
             device=device,
         )
+        self.page_shape = stored_shape(loaded.shape, config.cache.kv_cache_dtype)
+        self._kv_scales: list[KVScales] | None = None
+        if self.page_shape != loaded.shape:
+            self._kv_scales = _kv_scales(loaded, device)
         self._buffers = StepBuffers(
             self._table,
             max_num_rows=self.max_num_seqs,
@@ -158,10 +169,11 @@ class RunnerParts:
         )
         cache = KVCache(
             loaded.groups,
-            loaded.shape,
+            self.page_shape,
             num_blocks=sizes.num_blocks,
             num_host_blocks=sizes.num_host_blocks,
             device=self._device,
+            scales=self._kv_scales,
         )
         return CudaRunner(
             loaded.model,
@@ -188,6 +200,19 @@ class RunnerParts:
             device=self._device,
             compiler=loaded.compiler,
         )
+
+
+def _kv_scales(loaded: LoadedModel, device: torch.device) -> list[KVScales]:
+    return choose_kv_scales(
+        loaded.kv_scales,
+        loaded.model,
+        loaded.groups,
+        loaded.shape,
+        num_q_heads=loaded.config.num_heads,
+        vocab_size=loaded.config.vocab_size,
+        context_len=loaded.context_len,
+        device=device,
+    )
 
 
 def _probe_sizes(parts: RunnerParts) -> Sizes:

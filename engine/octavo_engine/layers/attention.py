@@ -97,7 +97,13 @@ class Attention:
         q, k, v = self._heads(qkv)
         if self._rope_idx is None:
             octavo_kernels.kv_write(
-                k, v, cache.k, cache.v, group.slots, cache_rows=group.cache_rows
+                k,
+                v,
+                cache.k,
+                cache.v,
+                group.slots,
+                cache_rows=group.cache_rows,
+                scales=cache.scales,
             )
         else:
             rope = context.ropes[self._rope_idx]
@@ -115,6 +121,7 @@ class Attention:
                 qk_norm=self._fused_norm_weights,
                 eps=config.norm_eps,
                 cache_rows=group.cache_rows,
+                scales=cache.scales,
             )
         out = octavo_kernels.paged_attention(
             q,
@@ -125,6 +132,7 @@ class Attention:
             window=self._window,
             softcap=config.attention_softcap,
             sinks=self.sinks,
+            scales=cache.scales,
         )
         return out.reshape(-1, self._q_size)
 

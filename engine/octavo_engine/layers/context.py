@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo_kernels import AttentionMetadata
+from octavo_kernels import AttentionMetadata, KVScales
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,8 @@ class LayerCache:
     k: torch.Tensor
     """[num_blocks, num_kv_heads, block_size, head_dim]."""
     v: torch.Tensor
+    scales: KVScales | None = None
+    """Of pages in e4m3."""
 
 
 @dataclass(frozen=True)

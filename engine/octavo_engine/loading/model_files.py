@@ -3,13 +3,14 @@
 The one place that brings together config, families, sources and slots.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import structlog
+import torch
 
 from octavo_engine.batch import KVGroup
 from octavo_engine.config import LoadFormat
@@ -22,6 +23,7 @@ from octavo_engine.loading.config_file import (
     read_config,
     read_quantization,
 )
+from octavo_engine.loading.kv_scales import is_kv_scale, kv_scales
 from octavo_engine.loading.loader import check_fit, fill
 from octavo_engine.loading.names import PublishedNames, has_split_gate_up
 from octavo_engine.loading.random_weights import NoWeights, RandomWeights
@@ -35,8 +37,13 @@ from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.read_config import read_scheme, refuse_unnamed_quantization
 from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.quantization.settle import settle_zero_points
+from octavo_kernels import KVScales
 
 log = structlog.get_logger(__name__)
+
+
+def _read_nothing(names: Iterable[str]) -> dict[str, torch.Tensor]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class ModelFiles:
     is_gguf: bool
     scheme: Scheme | None
     """How the files say that they are quantised; None: they are not, or in GGUF's own way."""
+    read: Callable[[Iterable[str]], dict[str, torch.Tensor]] = _read_nothing
+    """Some small tensors of a folder, ahead of the others."""
 
     @cached_property
     def hf_config(self) -> Any:
@@ -59,6 +68,13 @@ class ModelFiles:
     @property
     def is_in_table(self) -> bool:
         return self.raw_config["model_type"] in FAMILIES
+
+    def kv_scales(
+        self, num_kv_heads: int, heads: slice, device: torch.device
+    ) -> dict[int, KVScales]:
+        """The checkpoint's own, by layer; see `loading.kv_scales`."""
+        names = filter(is_kv_scale, self.source.infos())
+        return kv_scales(self.read(names), num_kv_heads, heads, device)
 
     def model_config(self) -> ModelConfig:
         """Raises CheckpointError for entries that the layers of the table do not know."""
@@ -85,13 +101,14 @@ def open_model(path: str, load_format: LoadFormat = "auto") -> ModelFiles:
         raw: Mapping[str, Any] = checkpoint.config
         name = location.name
         source: WeightSource = GGUFSource(checkpoint, location)
-        scheme = None
+        scheme, read = None, _read_nothing
     elif location.is_dir():
         raw = read_config(location)
         name = str(location / "config.json")
         folder_source = SafetensorsSource(location)
         scheme = _read_scheme(location, raw, folder_source)
         source = PublishedNames(folder_source, raw["model_type"])
+        read = folder_source.read
     else:
         raise CheckpointError(f"{path} is neither a folder nor a .gguf file")
     return ModelFiles(
@@ -100,6 +117,7 @@ def open_model(path: str, load_format: LoadFormat = "auto") -> ModelFiles:
         source=source,
         is_gguf=location.suffix == ".gguf",
         scheme=scheme,
+        read=read,
     )
 
 
@@ -150,8 +168,6 @@ def load_decoder(
 
     scheme: how its matrices are quantised, or are to be while they are loaded.
     """
-    import torch
-
     source: WeightSource = files.source
     infos = source.infos()
     quantized = None if scheme is None else QuantizedCheckpoint(scheme, infos, build.device)
@@ -160,6 +176,7 @@ def load_decoder(
     ignored = outline.optional_names()
     if quantized is not None:
         ignored |= quantized.ignored_names()
+    ignored |= frozenset(filter(is_kv_scale, infos))
     if not isinstance(source, NoWeights):
         check_fit(_slots(outline, quantized), infos, ignored)
     decoder = Decoder(config, groups, build)

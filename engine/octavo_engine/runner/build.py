@@ -19,7 +19,8 @@ from octavo_engine.quantization.choose import choose_scheme
 from octavo_engine.quantization.scheme import Scheme
 from octavo_engine.rope import extended_context_len
 from octavo_engine.runner.inputs import InputsBuilder
-from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes
+from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes, stored_shape
+from octavo_engine.runner.kv_scales import choose_kv_scales
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.runner.sizing import (
     Sizes,
@@ -30,7 +31,7 @@ from octavo_engine.runner.sizing import (
 )
 from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_engine.text.tokenizer import load_tokenizer
-from octavo_kernels import compile_ahead
+from octavo_kernels import KVScales, compile_ahead
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +48,9 @@ class EagerModel:
     restart_len: int | None
     groups: tuple[KVGroup, ...]
     shape: PageShape
+    """Of pages in the model's dtype."""
+    kv_scales: dict[int, KVScales]
+    """The checkpoint's own, by layer."""
 
 
 def build_runner(
@@ -81,6 +85,7 @@ def build_runner(
         head_dim=model_config.head_dim,
         dtype=dtype,
     )
+    kv_scales = _stored_kv_scales(config, files, shape, device)
     if device.type == "cuda":
         from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
 
@@ -89,6 +94,7 @@ def build_runner(
             config=model_config,
             groups=groups,
             shape=shape,
+            kv_scales=kv_scales,
             context_len=context_len,
             compiler=compiler,
         )
@@ -103,6 +109,7 @@ def build_runner(
         restart_len=restart_len(model_config),
         groups=groups,
         shape=shape,
+        kv_scales=kv_scales,
     )
     return _eager_runner(config, eager, compiler, device)
 
@@ -117,6 +124,11 @@ def _load_fallback(
     if scheme is not None or files.is_gguf:
         raise CheckpointError(
             f"{files.name}: model_type {model_type!r} is supported from unquantised folders only"
+        )
+    if config.cache.kv_cache_dtype != "auto":
+        raise ConfigError(
+            f"{files.name}: kv_cache_dtype {config.cache.kv_cache_dtype!r} is not supported for "
+            f"model_type {model_type!r}, which runs by transformers' modules; only 'auto'"
         )
     checkpoint_dtype = str(files.hf_config.dtype or "float32").removeprefix("torch.")
     dtype = choose_dtype(config.model.dtype, checkpoint_dtype, device)
@@ -138,22 +150,24 @@ def _load_fallback(
             head_dim=facts.head_dim,
             dtype=dtype,
         ),
+        kv_scales={},
     )
 
 
 def _eager_runner(
     config: EngineConfig, eager: EagerModel, compiler: GrammarCompiler, device: torch.device
 ) -> ModelRunner:
+    shape = stored_shape(eager.shape, config.cache.kv_cache_dtype)
     sizes = choose_sizes(
         config,
         model_context_len=eager.context_len,
-        block_bytes=block_bytes(eager.groups, eager.shape),
+        block_bytes=block_bytes(eager.groups, shape),
         # Window layers give their pages back; the scheduler counts what they keep.
         num_groups=max(1, sum(group.window is None for group in eager.groups)),
         pages_bytes=available_page_bytes(config, device),
         device=device,
     )
-    _log_sizes(sizes, eager.shape, eager.groups, device)
+    _log_sizes(sizes, shape, eager.groups, device)
     compile_ahead(
         device,
         eager.shape.dtype,
@@ -177,10 +191,11 @@ def _eager_runner(
         kv_groups=eager.groups,
         cache=KVCache(
             eager.groups,
-            eager.shape,
+            shape,
             num_blocks=sizes.num_blocks,
             num_host_blocks=sizes.num_host_blocks,
             device=device,
+            scales=_kv_scales(eager, device) if shape != eager.shape else None,
         ),
         num_host_blocks=sizes.num_host_blocks,
         inputs=InputsBuilder(
@@ -193,6 +208,27 @@ def _eager_runner(
         device=device,
         compiler=compiler,
     )
+
+
+def _kv_scales(eager: EagerModel, device: torch.device) -> list[KVScales]:
+    return choose_kv_scales(
+        eager.kv_scales,
+        eager.model,
+        eager.groups,
+        eager.shape,
+        num_q_heads=eager.num_q_heads,
+        vocab_size=eager.vocab_size,
+        context_len=eager.context_len,
+        device=device,
+    )
+
+
+def _stored_kv_scales(
+    config: EngineConfig, files: ModelFiles, shape: PageShape, device: torch.device
+) -> dict[int, KVScales]:
+    if config.cache.kv_cache_dtype == "auto":
+        return {}
+    return files.kv_scales(shape.num_kv_heads, slice(shape.num_kv_heads), device)
 
 
 def model_context_len(config: ModelConfig) -> int:
@@ -223,7 +259,7 @@ def _log_sizes(
     log.info(
         "memory_planned",
         device=str(device),
-        dtype=str(shape.dtype),
+        kv_cache_dtype=str(shape.dtype).removeprefix("torch."),
         num_blocks=sizes.num_blocks,
         num_host_blocks=sizes.num_host_blocks,
         block_bytes=block_bytes(groups, shape),

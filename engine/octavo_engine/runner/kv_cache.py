@@ -4,12 +4,15 @@ Which block belongs to whom is `blocks`' affair; here a block id is an index. Bl
 block: nobody reads it, padding may be written to it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from octavo_engine.batch import BlockCopy, KVGroup
+from octavo_engine.config import KVCacheDType
 from octavo_engine.layers.context import LayerCache
+from octavo_kernels import KVScales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,11 @@ class PageShape:
     @property
     def num_bytes(self) -> int:
         return self.num_kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
+
+
+def stored_shape(shape: PageShape, kv_cache_dtype: KVCacheDType) -> PageShape:
+    """shape: in the model's dtype."""
+    return replace(shape, dtype=torch.float8_e4m3fn) if kv_cache_dtype == "fp8" else shape
 
 
 def block_bytes(groups: tuple[KVGroup, ...], shape: PageShape) -> int:
@@ -46,7 +54,9 @@ class KVCache:
         num_blocks: int,
         num_host_blocks: int,
         device: torch.device,
+        scales: Sequence[KVScales] | None = None,
     ) -> None:
+        """scales: for each layer, of pages in e4m3."""
         num_pairs = layers_per_group(groups)
         self._device = [_pair(shape, num_blocks, device) for _ in range(num_pairs)]
         pins = device.type == "cuda"
@@ -57,7 +67,10 @@ class KVCache:
             for group in groups
             for idx, layer_id in enumerate(group.layer_ids)
         }
-        self.layers = [by_layer[layer_id] for layer_id in range(len(by_layer))]
+        self.layers = [
+            replace(by_layer[layer_id], scales=None if scales is None else scales[layer_id])
+            for layer_id in range(len(by_layer))
+        ]
 
     def copy(self, copies: list[BlockCopy]) -> None:
         _copy(self._device, self._device, copies)
@@ -88,4 +101,7 @@ def _copy(sources: list[LayerCache], targets: list[LayerCache], copies: list[Blo
     dst = torch.tensor([copy.dst for copy in copies])
     for source, target in zip(sources, targets, strict=True):
         for from_, to in ((source.k, target.k), (source.v, target.v)):
+            if to.dtype.itemsize == 1:
+                # Indexing has no kernels for numbers of 8 bits.
+                from_, to = from_.view(torch.uint8), to.view(torch.uint8)
             to[dst.to(to.device)] = from_[src.to(from_.device)].to(to.device, non_blocking=True)
