@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from octavo_engine.errors import CheckpointError
-from octavo_engine.loading.source import TensorInfo, WeightSource
+from octavo_engine.loading.source import SafetensorsSource, TensorInfo
 
 MIXTRAL_EXPERT = re.compile(
     r"(?P<layer>.*)\.(mlp|block_sparse_moe)\.experts\.(?P<expert>\d+)"
@@ -39,9 +39,13 @@ def has_split_gate_up(names: Iterable[str]) -> bool:
 class PublishedNames:
     """A source under the names that the layers know."""
 
-    def __init__(self, source: WeightSource, model_type: str) -> None:
+    def __init__(self, source: SafetensorsSource, model_type: str) -> None:
         self._source = source
         self._model_type = model_type
+
+    def onto(self, device: torch.device) -> "PublishedNames":
+        """The same source, whose tensors come on a GPU."""
+        return PublishedNames(self._source.onto(device), self._model_type)
 
     def infos(self) -> dict[str, TensorInfo]:
         found: dict[str, TensorInfo] = {}

@@ -13,9 +13,12 @@ from typing import Any, Protocol
 import torch
 
 from octavo_engine.errors import CheckpointError
+from octavo_engine.loading.parallel_read import ParallelReader
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+MIN_PARALLEL_BYTES = 64 * 2**20
+"""Below, the buffers of a parallel read take longer to make than the files to read."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,23 @@ class WeightSource(Protocol):
         ...
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor once, on the CPU; only one is held at a time."""
+        """Every tensor once, on the CPU unless the source was told another device; few are held at
+        a time."""
         ...
 
 
 class SafetensorsSource:
     """The .safetensors files of a folder: those of the index, else model.safetensors, else all."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: torch.device | None = None) -> None:
+        """device: a GPU onto which large files are read by several threads; None: no GPU."""
         self._folder = folder
+        self._device = device
         self._index = _read_index(folder)
         self._files = _list_files(folder, self._index)
+
+    def onto(self, device: torch.device) -> "SafetensorsSource":
+        return SafetensorsSource(self._folder, device)
 
     def infos(self) -> dict[str, TensorInfo]:
         found: dict[str, TensorInfo] = {}
@@ -65,6 +74,10 @@ class SafetensorsSource:
         return found
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        num_bytes = sum(path.stat().st_size for path in self._files)
+        if self._device is not None and num_bytes >= MIN_PARALLEL_BYTES:
+            yield from ParallelReader(self._files, self._device).tensors()
+            return
         for path in self._files:
             with _OpenFile(path) as file:
                 for name in sorted(set(file.keys())):
