@@ -147,7 +147,7 @@ bench-operator: preflight-cluster setup ## 500 services on a real API server: ti
 
 .PHONY: fuzz-server
 fuzz-server: setup ## 5,000 requests made up from the OpenAPI document; minutes, for the night
-	OCTAVO_FUZZ_CASES=5000 $(BIN)/python -m pytest tests/engine/test_server_fuzz.py $(PYTEST_ARGS)
+	OCTAVO_FUZZ_CASES=5000 $(BIN)/python -m pytest -s tests/engine/test_server_fuzz.py $(PYTEST_ARGS)
 
 .PHONY: storm-server
 storm-server: setup ## 200 streams over SmolLM2 on this CPU, clients that leave: what stays, who waits

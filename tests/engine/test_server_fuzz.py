@@ -1,7 +1,8 @@
 """schemathesis over the OpenAPI document, against the real CPU engine: no 5xx, no hang, no leak.
 
 Twice: as the document is, mostly refused, and with its values narrowed to what the model can do,
-mostly served. `make fuzz-server` runs many more cases (OCTAVO_FUZZ_CASES).
+mostly served. `make fuzz-server` runs many more cases (OCTAVO_FUZZ_CASES, OCTAVO_FUZZ_SEED) and
+prints how many there were.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any
 from tests.engine.tiny_server import NAME, TinyServer, tiny_server
 
 NUM_CASES = int(os.environ.get("OCTAVO_FUZZ_CASES", "120"))
+SEED = os.environ.get("OCTAVO_FUZZ_SEED", "1")
 REQUEST_LIMIT_S = 120
 NARROWED: dict[str, dict[str, Any]] = {
     "max_tokens": {"type": "integer", "minimum": 1, "maximum": 20},
@@ -34,7 +36,12 @@ async def test_fuzzing_finds_no_server_error_and_leaves_the_engine_alive(tmp_pat
         document = (await server.http.get("/openapi.json")).json()
         await fuzz(server, document, tmp_path / "whole.json", mode="all")
         await fuzz(server, narrowed(document), tmp_path / "narrowed.json", mode="positive")
-        assert await server.metric("http_requests_total") >= NUM_CASES
+        num_cases = await server.metric("http_requests_total")
+        print(f"{num_cases:.0f} requests, seed {SEED}:")
+        for status in ("2xx", "4xx", "5xx"):
+            count = await server.metric_where("http_requests_total", f'status="{status}"')
+            print(f"  {count:.0f} answered with {status}")
+        assert num_cases >= NUM_CASES
         for path in ("/v1/chat/completions", "/v1/completions"):
             labels = f'handler="{path}",method="POST",status="2xx"'
             assert await server.metric(f"http_requests_total{{{labels}") > 0, path
@@ -54,7 +61,7 @@ async def fuzz(server: TinyServer, document: dict[str, Any], file: Path, mode: s
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", str(file)]
     command += ["--url", server.url, "--phases", "fuzzing", "--mode", mode]
     command += ["--checks", "not_a_server_error", "--request-timeout", str(REQUEST_LIMIT_S)]
-    command += ["--max-examples", str(-(-NUM_CASES // num_operations)), "--seed", "1"]
+    command += ["--max-examples", str(-(-NUM_CASES // num_operations)), "--seed", SEED]
     command += ["--continue-on-failure", "--no-color", "--suppress-health-check", "all"]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

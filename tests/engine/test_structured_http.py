@@ -11,10 +11,13 @@ from tests.engine.byte_model import save_byte_model
 from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.chat_messages import TOOL_TEMPLATE, joined_message, message_of
 from tests.engine.echo_engine import EchoEngine, always
+from tests.engine.joined import joined_chat, without_ids
 from tests.engine.server_client import client_of, make_state
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.core.in_process import build_engine
+from octavo_engine.core.process_client import start_process_engine
+from octavo_engine.progress import silent
 from octavo_engine.server.chat_formats import choose_formats
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.settings import ReasoningParserName, ToolParserName
@@ -43,15 +46,16 @@ TOOLS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory):
+@pytest.fixture(scope="module", params=["core in the process", "core apart"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Every case over both: masks, logprobs and ends cross the border between two processes."""
     folder = save_byte_model(tmp_path_factory.mktemp("byte_model"))
-    engine = build_engine(
-        EngineConfig(
-            model=ModelSettings(path=str(folder), device="cpu"),
-            cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
-        )
+    config = EngineConfig(
+        model=ModelSettings(path=str(folder), device="cpu"),
+        cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
     )
+    is_apart = request.param == "core apart"
+    engine = start_process_engine(config, "json", silent) if is_apart else build_engine(config)
     yield engine
     engine.close_blocking()
 
@@ -99,6 +103,47 @@ async def test_a_chat_follows_its_schema_whole_and_streamed(engine, temperature)
     assert reason == "stop"
     jsonschema.validate(json.loads(whole.content), PERSON)
     assert joined_message(chunks) == (whole, reason)
+
+
+WORKS_WITH: dict[str, dict[str, Any]] = {
+    "n": {"n": 3},
+    "logprobs": {"logprobs": True, "top_logprobs": 2},
+    "stop strings": {"stop": [","]},
+    "tools": {"tools": TOOLS, "tool_choice": "none"},
+    "all of them": {"n": 2, "logprobs": True, "stop": ["}"], "tools": TOOLS},
+}
+
+
+@pytest.mark.parametrize("fields", WORKS_WITH.values(), ids=WORKS_WITH)
+async def test_a_form_works_with(engine, fields):
+    fields = {"response_format": FORMAT, "temperature": 1.2, "seed": 4, **fields}
+    async with client_of(state_of(engine)) as client:
+        answer = await client.chat(**fields)
+        chunks = await client.stream_chat(**fields)
+    assert comparable(joined_chat(chunks)) == comparable(answer["choices"])
+    assert len(answer["choices"]) == fields.get("n", 1)
+    for choice in answer["choices"]:
+        assert choice["finish_reason"] in ("stop", "tool_calls")
+        text = choice["message"]["content"]
+        if text and choice["stop_reason"] is None:
+            jsonschema.validate(json.loads(text), PERSON)
+        elif text:
+            assert re.match(r'\{\s*"name"', text)
+            assert choice["stop_reason"] not in text
+        if "logprobs" in fields:
+            entries = choice["logprobs"]["content"]
+            written = b"".join(bytes(entry["bytes"]) for entry in entries)
+            assert written.startswith((text or "").encode())
+
+
+def comparable(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Logprobs of one text differ by a hair from run to run, as steps have other rows."""
+    for choice in choices:
+        for entry in (choice["logprobs"] or {"content": []})["content"]:
+            for each in (entry, *entry["top_logprobs"]):
+                each["logprob"] = round(each["logprob"], 3)
+    stripped: list[dict[str, Any]] = without_ids(choices)
+    return stripped
 
 
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "json"])
