@@ -69,7 +69,7 @@ def install(request, api_server, kubectl, pod_monitors_served, tmp_path):
 def test_the_role_is_what_is_used_and_no_more(install):
     kubectl = install.kubectl
     make_ready(kubectl)
-    make_one_with_a_claim_and_a_file(kubectl)
+    make_one_of_each_other_child(kubectl)
     kubectl("delete", "service", "chat")
     kubectl.wait_until("back", lambda: kubectl.tried("get", "service", "chat").returncode == 0)
     flap(kubectl)
@@ -82,6 +82,7 @@ def test_the_role_is_what_is_used_and_no_more(install):
     assert install.refused() == set()
 
 
+@pytest.mark.parametrize("install", ["namespaced"], indirect=True)
 def test_a_right_that_the_role_lacks_is_on_record(install):
     """The comparison above can fail: a call that is refused is seen in the log."""
     kubectl = install.kubectl
@@ -93,10 +94,14 @@ def test_a_right_that_the_role_lacks_is_on_record(install):
     kubectl.wait_until("refused", lambda: ("apps", "deployments", "get") in install.refused())
 
 
-def make_one_with_a_claim_and_a_file(kubectl):
+def make_one_of_each_other_child(kubectl):
+    """A claim, a ConfigMap, a StatefulSet."""
     model = {"uri": "hf://org/name", "cache": {"newClaim": {"size": "1Mi"}}}
     kubectl.apply(service("fetched", model=model, engine={"chatTemplate": "{{ messages }}"}))
     kubectl.wait_until("a claim", lambda: not kubectl.tried("get", "pvc", "fetched").returncode)
+    model["cache"]["newClaim"]["perReplica"] = True
+    kubectl.apply(service("kept", model=model))
+    kubectl.wait_until("a set", lambda: not kubectl.tried("get", "sts", "kept").returncode)
 
 
 def flap(kubectl):
