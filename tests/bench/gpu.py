@@ -217,6 +217,35 @@ def quantized_rows(suite: str, quantization: str) -> Iterable[Row]:
             yield replace(row, case=f"{quantization} {row.case}")
 
 
+def narrow_pages_rows(suite: str) -> Iterable[Row]:
+    """Keys and values in 8 bits; vLLM's figures and the goals are those of 16."""
+    core, _ = make_core(
+        MODELS["llama8b"], max_num_seqs=1024, max_num_batched_tokens=8192, max_model_len=8192,
+        kv_cache_dtype="fp8",
+    )  # fmt: skip
+    times = DeviceTimes(core)
+    run(core, fixed(64, 100, 16, 999))
+    run(core, fixed(4, 2000, 8, 998))
+    info = core._runner.info
+    yield Row("kv fp8 pages", info.num_blocks * info.block_size, "tokens")
+    jobs = mixed(1000, 0)
+    yield throughput_row(core, "kv fp8 mixed1000", jobs, 9600, 12000, of_prompt=False)
+    times.take()
+    for batch, num_in, num_out, vllm, goal in (
+        (256, 128, 257, 11.12, 9.5),
+        (64, 4096, 129, 13.0, 12.2),
+        (1, 7900, 129, 5.26, 4.25),
+    ):
+        for row in decode_rows(
+            core, times, batch, num_in=num_in, num_out=num_out, reps=1, vllm=vllm, goal=goal
+        ):
+            yield replace(row, case=f"kv fp8 {row.case}")
+    if suite == "quick":
+        return
+    jobs = fixed(64, 4096, 1, 3)
+    yield throughput_row(core, "kv fp8 prefill 64 x 4096", jobs, 41000, 43000, of_prompt=True)
+
+
 START_UP_GOALS = {"cold": (77.0, 25.0), "warm": (49.0, 9.0), "warm again": (49.0, 9.0)}
 """vLLM's seconds, the goal's."""
 
@@ -273,7 +302,7 @@ def append_rows(path: Path, rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", choices=["quick", "full"], default="full")
-    models = ["startup", "llama", "qwen", "all", *QUANTIZED]
+    models = ["startup", "llama", "qwen", "all", "kv8", *QUANTIZED]
     parser.add_argument("--model", choices=models, default="all")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -283,6 +312,7 @@ def main() -> None:
         "qwen": qwen_rows,
     }
     unquantized = list(suites)
+    suites["kv8"] = narrow_pages_rows
     suites |= {name: partial(quantized_rows, quantization=name) for name in QUANTIZED}
     chosen = unquantized if arguments.model == "all" else [arguments.model]
     for name in chosen:

@@ -10,7 +10,13 @@ import msgspec
 import torch
 from tests.bench.gpu_quantized import random_matrix, scheme_named
 
-from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.config import (
+    CacheSettings,
+    EngineConfig,
+    KVCacheDType,
+    ModelSettings,
+    SchedulerSettings,
+)
 from octavo_engine.core.engine import EngineCore
 from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
 from octavo_engine.layers.linear import Build
@@ -60,6 +66,7 @@ def make_core(
     max_model_len: int = 8192,
     block_size: int = 64,
     quantization: str | None = None,
+    kv_cache_dtype: KVCacheDType = "auto",
 ) -> tuple[EngineCore, dict[str, float]]:
     """The core and the seconds of its stages."""
     device = torch.device("cuda", torch.cuda.current_device())
@@ -89,7 +96,7 @@ def make_core(
     )
     engine_config = EngineConfig(
         model=ModelSettings(path="dummy", max_model_len=max_model_len),
-        cache=CacheSettings(block_size=block_size),
+        cache=CacheSettings(block_size=block_size, kv_cache_dtype=kv_cache_dtype),
         scheduler=scheduler,
     )
     runner = build_cuda_runner(engine_config, loaded, device)

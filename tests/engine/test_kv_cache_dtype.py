@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.engine.runner_driver import Job, run_jobs
+from tests.engine.text_loss import TEXT, token_logprobs
 from tests.engine.tiny_models import prompts, save_tiny
 
 from octavo_engine.batch import BlockCopy, KVGroup
@@ -18,21 +18,12 @@ from octavo_engine.models.protocol import Model
 from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.kv_cache import KVCache, PageShape
 from octavo_engine.runner.kv_scales import HEADROOM, choose_kv_scales
-from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.text.tokenizer import load_tokenizer
 from octavo_kernels import KVScales
 from octavo_kernels.metadata import PAGE_MAX
 
 CPU = torch.device("cpu")
 KINDS: tuple[KVCacheDType, ...] = ("auto", "fp8")
-TEXT = (
-    "The lighthouse stood at the end of a long spit of sand. Every evening the keeper climbed its "
-    "hundred and twelve steps, wound the clockwork and lit the lamp. In summer it was hardly "
-    "needed; in winter ships from the north waited for it. One night the lamp did not burn. The "
-    "keeper had fallen ill, and his daughter, who was eleven, climbed the stairs alone. She had "
-    "watched her father often enough to know what to do: trim the wick, fill the tank, open the "
-    "shutter, and count slowly to ten between one turn of the lens and the next."
-)
 
 
 def config(path: Path, kv_cache_dtype: KVCacheDType, **model: Any) -> EngineConfig:
@@ -43,19 +34,10 @@ def config(path: Path, kv_cache_dtype: KVCacheDType, **model: Any) -> EngineConf
 
 
 def logprobs(path: Path, kv_cache_dtype: KVCacheDType, token_ids: list[int]) -> torch.Tensor:
-    """Of each token given those before it, in chunks, so that most keys come from pages."""
     runner = build_runner(config(path, kv_cache_dtype, max_model_len=256))
-    params = SamplingParams(temperature=0.0, prompt_logprobs=0)
-    (outcome,) = run_jobs(runner, [Job(token_ids, 1, params)], chunk=20)
+    found = token_logprobs(runner, token_ids)
     runner.close()
-    found = [
-        position.chosen.logprob
-        for result in outcome.results
-        for part in result.prompt_logprobs
-        for position in part.positions
-    ]
-    assert len(found) == len(token_ids) - 1
-    return torch.tensor(found)
+    return found
 
 
 def test_the_loss_on_a_text_changes_by_less_than_a_hundredth(smollm2_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.engine.tiny_models import prompts, save_tiny
+from tests.gpu.closeness import assert_close, reference_logits
 from tests.gpu.gpu_engine import generate, greedy, make_core, make_runner
 
 from octavo_engine.sampling_params import SamplingParams
@@ -26,30 +27,6 @@ WIDE = {
 }
 """Wide enough for bfloat16's matrix kernels, and for the fused products of small steps."""
 
-NEAR_TIE = 0.1
-"""In standard deviations of a position's logits: bfloat16's own error stays below."""
-
-
-def _reference_logits(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
-    """[len(tokens), vocab_size]: what the reference would have chosen each token from."""
-    with torch.inference_mode():
-        ids = torch.tensor([prompt + tokens], device=model.device)
-        logits: torch.Tensor = model(ids).logits[0, len(prompt) - 1 : -1].float()
-    return logits
-
-
-def _assert_close(model: Any, prompt_ids: list[list[int]], outputs: list[list[int]]) -> None:
-    """Every token is the reference's choice or nearly tied with it; nearly all are its choice."""
-    num_same = num_all = 0
-    for prompt, tokens in zip(prompt_ids, outputs, strict=True):
-        logits = _reference_logits(model, prompt, tokens)
-        chosen = logits.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
-        gaps = (logits.max(dim=-1).values - chosen) / logits.std(dim=-1)
-        assert gaps.max() < NEAR_TIE, f"position {int(gaps.argmax())}: {gaps.max():.3f} deviations"
-        num_same += int((gaps == 0).sum())
-        num_all += len(tokens)
-    assert num_same >= 0.9 * num_all, f"{num_same} of {num_all} tokens are the reference's choice"
-
 
 @pytest.mark.parametrize("name", [*FAMILIES, *EAGER_FAMILIES])
 def test_float32_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
@@ -57,7 +34,7 @@ def test_float32_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> 
     core = make_core(make_runner(tmp_path, dtype=torch.float32))
     prompt_ids = prompts(LENGTHS)
     outputs = generate(core, prompt_ids, greedy(NUM_NEW))
-    _assert_close(model, prompt_ids, outputs)
+    assert_close(model, prompt_ids, outputs)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
@@ -72,12 +49,12 @@ def test_bfloat16_tokens_are_near_the_float32_choice(
     prompt_ids = prompts(lengths, 2048)
     outputs = generate(core, prompt_ids, greedy(NUM_NEW))
     narrow = [
-        _reference_logits(model, prompt, tokens)
+        reference_logits(model, prompt, tokens)
         for prompt, tokens in zip(prompt_ids, outputs, strict=True)
     ]
     exact_model = model.float()
     for prompt, tokens, rounded in zip(prompt_ids, outputs, narrow, strict=True):
-        exact = _reference_logits(exact_model, prompt, tokens)
+        exact = reference_logits(exact_model, prompt, tokens)
         error = (rounded - exact).abs().max()
         assert error < 0.5 * exact.std(), "rounding so large would excuse any token"
         chosen = exact.gather(-1, torch.tensor(tokens, device=exact.device)[:, None])[:, 0]
@@ -118,7 +95,7 @@ def test_prefix_hits_change_no_token(llama: tuple[Path, Any]) -> None:
     again = generate(core, prompt_ids, greedy(NUM_NEW))
     assert core.stats().prefix_hits_tokens_total > 0
     assert outputs == again
-    _assert_close(llama[1], prompt_ids, outputs)
+    assert_close(llama[1], prompt_ids, outputs)
 
 
 def test_preemption_changes_no_token(llama: tuple[Path, Any]) -> None:
@@ -126,7 +103,7 @@ def test_preemption_changes_no_token(llama: tuple[Path, Any]) -> None:
     core = make_core(make_runner(llama[0], dtype=torch.float32, num_blocks=24))
     outputs = generate(core, prompt_ids, greedy(60))
     assert core.stats().preemptions_total > 0
-    _assert_close(llama[1], prompt_ids, outputs)
+    assert_close(llama[1], prompt_ids, outputs)
 
 
 def test_a_seed_means_the_same_tokens_alone_and_in_a_batch(llama: tuple[Path, Any]) -> None:

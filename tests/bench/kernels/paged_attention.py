@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from tests.bench.kernels.harness import Case
 
-from octavo_kernels import AttentionMetadata, paged_attention, prepare_attention
+from octavo_kernels import AttentionMetadata, KVScales, paged_attention, prepare_attention
 
 NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM = 32, 8, 128
 SCALE = HEAD_DIM**-0.5
@@ -78,25 +78,35 @@ def step_flops(step: Step) -> float:
     return sum(4 * NUM_Q_HEADS * HEAD_DIM * (q * s - q * (q - 1) / 2) for q, s in pairs)
 
 
-def step_case(step: Step, page: int) -> Case:
+def step_case(step: Step, page: int, *, is_narrow: bool = False) -> Case:
+    """is_narrow: over pages in e4m3."""
     num_blocks = sum(-(-length // page) for length in step.seq_lens)
-    kv_bytes = sum(step.seq_lens) * NUM_KV_HEADS * HEAD_DIM * 2 * 2
+    kv_bytes = sum(step.seq_lens) * NUM_KV_HEADS * HEAD_DIM * 2 * (1 if is_narrow else 2)
     q_bytes = 2 * sum(step.query_lens) * NUM_Q_HEADS * HEAD_DIM * 2
     # Prefill reads its keys from the L2 cache anyway.
     sets = 4 if step.num_decode_rows == 0 else max(2, min(16, int(1.2e9 / kv_bytes) + 1))
     shape = (sets, 2, num_blocks, NUM_KV_HEADS, page, HEAD_DIM)
     caches = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    scales = None
+    if is_narrow:
+        caches = caches.to(torch.float8_e4m3fn)
+        scales = KVScales(*torch.ones(2, NUM_KV_HEADS, device="cuda"))
     num_tokens = sum(step.query_lens)
     q = torch.randn(num_tokens, NUM_Q_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     metadata = make_metadata(step, page, num_blocks)
 
     def launch(i: int) -> object:
-        return paged_attention(q, caches[i, 0], caches[i, 1], metadata, scale=SCALE)
+        return paged_attention(q, caches[i, 0], caches[i, 1], metadata, scale=SCALE, scales=scales)
 
-    return Case(f"{step.name} page={page}", launch, sets, kv_bytes + q_bytes, step_flops(step))
+    kind = " e4m3" if is_narrow else ""
+    return Case(
+        f"{step.name} page={page}{kind}", launch, sets, kv_bytes + q_bytes, step_flops(step)
+    )
 
 
 def cases() -> Iterator[Case]:
+    for step in STEPS:
+        yield step_case(step, 64, is_narrow=True)
     for page in (64, 16):
         for step in STEPS:
             yield step_case(step, page)
