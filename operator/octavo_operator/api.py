@@ -82,6 +82,7 @@ class EngineSpec(_Part):
         "auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "fp8", "int8"
     ] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    kv_cache_dtype: Literal["auto", "fp8"] | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

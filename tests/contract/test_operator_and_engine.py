@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 
 from octavo_engine.cli.main import app
 from octavo_engine.cli.termination import Termination, TerminationReason, encode
+from octavo_engine.config import KVCacheDType
 from octavo_engine.fetch import uri as model_uri
 from octavo_engine.messages import EngineInfo, EngineStats
 from octavo_engine.server.metrics_registry import ServerMetrics
@@ -36,6 +37,7 @@ ALL_FIELDS = {
     "tensorParallelSize": 2,
     "quantization": "none",
     "dtype": "float16",
+    "kvCacheDtype": "fp8",
     "maxModelLen": 4096,
     "maxNumSeqs": 8,
     "maxNumBatchedTokens": 512,
@@ -94,6 +96,13 @@ def test_the_engine_knows_every_dtype_of_the_api(serve, dtype):
     assert parsed(serve, args)["dtype"] == dtype
 
 
+def test_both_know_the_same_types_of_pages(serve):
+    asked = api.EngineSpec.model_fields["kv_cache_dtype"].annotation
+    (choices, _none) = get_args(asked)
+
+    assert get_args(choices) == get_args(KVCacheDType)
+
+
 def test_the_engine_fetches_what_the_operator_says():
     fetch = typer.main.get_command(app).commands["fetch"]  # type: ignore[attr-defined]  # typed as Command, is a Group
     made = service(
@@ -111,6 +120,7 @@ def test_the_engine_fetches_what_the_operator_says():
     assert str(options["secret_dir"]) == "/secret"
     assert (options["memory_gib"], options["device"]) == (80, "cuda")
     assert (options["tensor_parallel_size"], options["max_model_len"]) == (2, 4096)
+    assert options["kv_cache_dtype"] == "fp8"
 
 
 @pytest.mark.parametrize(

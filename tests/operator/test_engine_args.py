@@ -35,6 +35,7 @@ def test_a_minimal_service_sets_only_what_has_a_default(service_body):
         ("tensorParallelSize", 2, "--tensor-parallel-size=2"),
         ("quantization", "awq", "--quantization=awq"),
         ("dtype", "float16", "--dtype=float16"),
+        ("kvCacheDtype", "fp8", "--kv-cache-dtype=fp8"),
         ("maxModelLen", 4096, "--max-model-len=4096"),
         ("maxNumSeqs", 8, "--max-num-seqs=8"),
         ("maxNumBatchedTokens", 512, "--max-num-batched-tokens=512"),
@@ -58,6 +59,7 @@ def test_every_engine_field_is_passed_on(service_body):
     elsewhere = {"env"}  # goes into the pod's environment
     values = {"quantization": "awq", "dtype": "float16", "prefixCaching": False}
     values |= {"toolParser": "hermes", "reasoningParser": "think", "chatTemplate": "{{ messages }}"}
+    values |= {"kvCacheDtype": "fp8"}
     plain = args(service_body())
     for name, field in api.EngineSpec.model_fields.items():
         alias = field.alias or name

@@ -27,6 +27,10 @@ WRONG = {
         {"engine": {"dtype": "fp64"}},
         'spec.engine.dtype: Unsupported value: "fp64": supported values: "auto", "float32"',
     ),
+    "type of pages": (
+        {"engine": {"kvCacheDtype": "int4"}},
+        'spec.engine.kvCacheDtype: Unsupported value: "int4": supported values: "auto", "fp8"',
+    ),
     "context": ({"engine": {"maxModelLen": 0}}, "maxModelLen must be at least 16 tokens"),
     "sequences": ({"engine": {"maxNumSeqs": 0}}, "maxNumSeqs must be between 1 and 4096"),
     "budget": ({"engine": {"maxNumBatchedTokens": 1}}, "maxNumBatchedTokens must be at least 16"),

@@ -29,6 +29,8 @@ def judge(
     stored = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
     asked = config.model.dtype
     itemsize = _ITEMSIZE.get(stored if asked == "auto" else asked, 2)
+    if config.cache.kv_cache_dtype == "fp8":
+        itemsize = 1
     weights_bytes = sum(file.size_bytes for file in weights)
     if config.model.quantization in ("fp8", "int8") and "quantization_config" not in raw:
         # Quantised while they are loaded; what stays as it is (embeddings, norms) is not counted.

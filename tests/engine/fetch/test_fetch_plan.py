@@ -105,6 +105,13 @@ def test_weights_quantized_at_load_count_as_what_they_become(told):
     assert told(memory_gib=14, quantization="fp8").weights_bytes == 8 * GIB
 
 
+def test_pages_of_8_bits_hold_twice_the_tokens(told):
+    plain, small = told(memory_gib=80), told(memory_gib=80, kv_cache_dtype="fp8")
+
+    assert small.kv_token_bytes == plain.kv_token_bytes // 2
+    assert small.kv_tokens // 2 == plain.kv_tokens
+
+
 def test_layers_with_windows_are_not_judged_by_their_tokens(told):
     plan = told(memory_gib=80, max_model_len=131072, raw={"sliding_window": 1024})
 
