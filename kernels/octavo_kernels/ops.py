@@ -183,6 +183,15 @@ def compile_ahead(
         run(num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
 
 
+def release_threads(device: torch.device) -> None:
+    """After the calling thread's last work on the device: on a CPU its helpers stand in the way of
+    those of the thread that runs the steps."""
+    if device.type == "cpu":
+        from octavo_kernels.cpu.openmp import release_threads as run
+
+        run()
+
+
 def prepare_attention(
     metadata: AttentionMetadata, *, num_q_heads: int, num_kv_heads: int, window: int | None = None
 ) -> AttentionMetadata:

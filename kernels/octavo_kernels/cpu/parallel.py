@@ -6,11 +6,11 @@ num_parts)` and do their part of the work; numba's own parallel loops bring a po
 
 import ctypes
 from collections.abc import Callable
-from pathlib import Path
 
-import torch
 from llvmlite import binding
 from numba import carray, cfunc, types
+
+from octavo_kernels.cpu.openmp import library_path
 
 MAX_NUM_WORDS = 20
 
@@ -23,12 +23,12 @@ class ThreadPool:
     """Raises MissingOpenMP."""
 
     def __init__(self) -> None:
-        found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-        if not found:
+        path = library_path()
+        if path is None:
             raise MissingOpenMP("PyTorch's libgomp was not found")
-        binding.load_library_permanently(str(found[0]))
+        binding.load_library_permanently(str(path))
         # Its entry for compiled code: a function, its argument, how many threads, flags.
-        self._enter = ctypes.CDLL(str(found[0])).GOMP_parallel
+        self._enter = ctypes.CDLL(str(path)).GOMP_parallel
         self._enter.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._enter.restype = None
 
