@@ -31,7 +31,7 @@ from octavo_engine.runner.sizing import (
 )
 from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_engine.text.tokenizer import load_tokenizer
-from octavo_kernels import KVScales, compile_ahead
+from octavo_kernels import KVScales, compile_ahead, release_threads
 
 log = structlog.get_logger(__name__)
 
@@ -175,7 +175,7 @@ def _eager_runner(
         num_kv_heads=eager.shape.num_kv_heads,
         head_dim=eager.shape.head_dim,
     )
-    return ModelRunner(
+    runner = ModelRunner(
         eager.model,
         info=EngineInfo(
             vocab_size=eager.vocab_size,
@@ -208,6 +208,8 @@ def _eager_runner(
         device=device,
         compiler=compiler,
     )
+    release_threads(device)
+    return runner
 
 
 def _kv_scales(eager: EagerModel, device: torch.device) -> list[KVScales]:
