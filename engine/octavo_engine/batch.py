@@ -6,7 +6,8 @@ do, so that ranks can apply the same batch and so that step N+1 can be scheduled
 are known: the input of a decode is read from the runner's own table, not from the batch.
 """
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -136,3 +137,12 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class WatchedRunner(Runner, Protocol):
+    """A runner that can tell its end although its steps never end."""
+
+    def on_failure(self, told: Callable[[str], None]) -> None:
+        """`told` is called once, from another thread, with why no step will end any more."""
+        ...

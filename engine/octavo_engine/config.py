@@ -59,6 +59,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
+    """Ranks that share the model, one process each: 1 to 8."""
+    rank_timeout_s: float = 60.0
+    """A rank that says nothing, or does not end a step, for so long ends the engine."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ OctavoError
 │   └── PromptTooLong  names both numbers
 ├── QueueFull          try again later; becomes a 429 or 503 with Retry-After
 └── EngineDead         the core has stopped; becomes a 503, and the process exits
-    └── EngineStalled  work waits and no step is made: the process ends without a drain
+    ├── EngineStalled  work waits and no step is made: the process ends without a drain
+    └── RankFailed     a rank has ended, is silent or differs from rank 0
 """
 
 
@@ -43,4 +44,8 @@ class EngineDead(OctavoError):
 
 
 class EngineStalled(EngineDead):
+    pass
+
+
+class RankFailed(EngineDead):
     pass

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from octavo_engine.layers.linear import Build, DenseLinear, Part
+from octavo_engine.layers.linear import Build, DenseLinear
 from octavo_engine.layers.packed import POST_OPS
+from octavo_engine.loading.parts import Part
 from octavo_engine.model_config import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -13,7 +13,8 @@ from tests.engine.fixture_reference import compare, prompts_of, read_reference
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.errors import CheckpointError
-from octavo_engine.layers.linear import Build, DenseLinear, Part, make_linear
+from octavo_engine.layers.linear import Build, DenseLinear, make_linear
+from octavo_engine.loading.parts import Part
 from octavo_engine.quantization.at_load import quantize_rows
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.choose import at_load_scheme

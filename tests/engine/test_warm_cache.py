@@ -31,7 +31,7 @@ def test_dummy_weights_fill_every_matrix(config_alone: Path) -> None:
     config = files.model_config()
     groups = kv_groups([layer.window for layer in config.layers])
     decoder = load_decoder(files, config, groups, Build(torch.device("cpu"), torch.float32))
-    assert 0.01 < decoder.embedding.std() < 0.03
+    assert 0.01 < decoder.vocabulary.embedding.std() < 0.03
     assert decoder.norm.weight.eq(1).all()
 
 

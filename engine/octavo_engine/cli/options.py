@@ -29,6 +29,8 @@ class OptionText(msgspec.Struct, frozen=True):
     panel: str
     help: str
     min: float | None = None
+    name: str | None = None
+    """Of the option; None: as the field."""
 
 
 TEXTS: dict[str, OptionText] = {
@@ -43,7 +45,15 @@ TEXTS: dict[str, OptionText] = {
     "load_format": OptionText(
         MODEL_PANEL, "dummy: random weights in the place of files, for measuring."
     ),
-    "tensor_parallel_size": OptionText(MODEL_PANEL, "GPUs that share the model.", 1),
+    "tensor_parallel_size": OptionText(
+        MODEL_PANEL, "GPUs that share the model, or processes on a CPU: 1 to 8.", 1
+    ),
+    "rank_timeout_s": OptionText(
+        MODEL_PANEL,
+        "Seconds after which the server ends because one of them is silent or ends no step.",
+        0.1,
+        "rank_timeout",
+    ),
     "block_size": OptionText(MEMORY_PANEL, "Tokens in a page: 16 to 1024, a power of two.", 1),
     "gpu_memory_utilization": OptionText(MEMORY_PANEL, "Share of the GPU's memory to use."),
     "kv_cache_dtype": OptionText(
@@ -72,6 +82,8 @@ TEXTS: dict[str, OptionText] = {
     ),
 }
 
+_FIELDS_BY_OPTION = {text.name: field for field, text in TEXTS.items() if text.name is not None}
+
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "model": ModelSettings,
     "cache": CacheSettings,
@@ -92,7 +104,9 @@ def with_engine_options(
 
     def run(**values: Any) -> None:
         own_values = {parameter.name: values.pop(parameter.name) for parameter in own}
-        command(engine_config(values.pop("model"), values), **own_values)
+        path = values.pop("model")
+        fields = {_FIELDS_BY_OPTION.get(name, name): value for name, value in values.items()}
+        command(engine_config(path, fields), **own_values)
 
     parameters = [model, *own, *_engine_parameters()]
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -130,7 +144,7 @@ def _parameter(field: msgspec.structs.FieldInfo) -> inspect.Parameter:
     text = TEXTS[field.name]
     option = typer.Option(help=text.help, rich_help_panel=text.panel, min=text.min)
     return inspect.Parameter(
-        field.name,
+        text.name or field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=field.default,
         annotation=Annotated[field.type, option],

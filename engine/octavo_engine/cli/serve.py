@@ -1,5 +1,6 @@
 """`octavo serve`: the server's own options, and what the process does with them."""
 
+import gc
 import os
 import sys
 import time
@@ -32,6 +33,7 @@ from octavo_engine.cli.serve_options import (
 )
 from octavo_engine.cli.termination import explain, write_termination_log
 from octavo_engine.config import Device, EngineConfig
+from octavo_engine.errors import ConfigError
 from octavo_engine.logs import LogFormat, configure_logs
 from octavo_engine.progress import Report, Stage
 from octavo_engine.server.settings import ServerSettings
@@ -39,6 +41,7 @@ from octavo_engine.server.tls import TlsSettings
 
 if TYPE_CHECKING:
     from octavo_engine.messages import EngineClient
+    from octavo_engine.parallel.setup import RankSetup
     from octavo_engine.server.state import Loaded, ServerState
     from octavo_engine.structured.compiler import GrammarCompiler
 
@@ -95,7 +98,32 @@ def serve(
         stream_keep_alive_s=keep_alive_seconds,
     )
     start_logs(settings.log_format)
+    if (rank := _rank_above_0()) is not None:
+        _exit_now(_run_rank(rank))
     _exit_now(_run_server(config, settings, termination_log))
+
+
+def _rank_above_0() -> "RankSetup | None":
+    """As what a launcher of distributed programs has started this process; None: as the server."""
+    from octavo_engine.parallel.setup import setup_from_launcher
+
+    try:
+        setup = setup_from_launcher(os.environ)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    return None if setup is None or setup.rank == 0 else setup
+
+
+def _run_rank(setup: "RankSetup") -> int:
+    """A share of the model, by rank 0's settings; serves nothing itself."""
+    from octavo_engine.parallel.rank_process import run_rank
+
+    try:
+        return run_rank(setup)
+    except Exception as error:
+        termination = explain(error)
+        typer.echo(f"octavo: {termination.message}", err=True)
+        return termination.exit_code
 
 
 def _tls_settings(
@@ -161,6 +189,10 @@ def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
     compiler = GrammarCompiler(lambda: tokenizer)
     report("weights", 0.0)
     engine = _start_engine(config, settings, compiler, report)
+    # What loading has left is there for good. The collector would walk its 350,000 objects now and
+    # then, and the event loop would stand still for 0.2 s.
+    gc.collect()
+    gc.freeze()
     return Loaded(engine, tokenizer, formats, compiler)
 
 
@@ -173,7 +205,7 @@ def _start_engine(
         return start_process_engine(config, settings.log_format, report)
     from octavo_engine.core.in_process import build_engine
 
-    return build_engine(config, compiler, report)
+    return build_engine(config, compiler, report, settings.log_format)
 
 
 def is_core_apart(asked: bool | None, device: Device) -> bool:

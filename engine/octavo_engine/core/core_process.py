@@ -15,9 +15,10 @@ import structlog
 import zmq
 
 from octavo_engine.core import wire
+from octavo_engine.core.failures import kind_of, sentence_of
 from octavo_engine.core.in_process import InProcessEngine, build_engine
 from octavo_engine.core.receivers import last_deltas
-from octavo_engine.errors import CheckpointError, ConfigError, OctavoError
+from octavo_engine.errors import OctavoError
 from octavo_engine.logs import configure_logs
 from octavo_engine.messages import REQUEST_FAILED, EngineRequest, RequestDelta
 from octavo_engine.progress import Stage
@@ -112,11 +113,11 @@ class CoreProcess:
 
     def _load(self, boot: wire.Boot) -> None:
         try:
-            engine = build_engine(boot.config, report=self._report)
+            engine = build_engine(boot.config, report=self._report, log_format=boot.log_format)
         except BaseException as error:  # told to the server, which raises it
             if not isinstance(error, OctavoError):
                 log.exception("the model could not be loaded")
-            self._speaker.say(wire.Failed(_kind_of(error), str(error) or type(error).__name__))
+            self._speaker.say(wire.Failed(kind_of(error), sentence_of(error)))
             self._has_failed.set()
             return
         self._speaker.say(wire.Ready(engine.info))
@@ -124,16 +125,6 @@ class CoreProcess:
 
     def _report(self, stage: Stage, share: float) -> None:
         self._speaker.say(wire.Loading(stage, share))
-
-
-def _kind_of(error: BaseException) -> wire.FailureKind:
-    if isinstance(error, ConfigError):
-        return "ConfigError"
-    if isinstance(error, CheckpointError):
-        return "CheckpointError"
-    # torch's own class is not imported here: its name is enough.
-    is_oom = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return "OutOfMemory" if is_oom or "can't allocate memory" in str(error) else "other"
 
 
 def _is_closed(file: int) -> bool:

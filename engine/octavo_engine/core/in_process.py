@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from octavo_engine.batch import Runner
+from octavo_engine.batch import Runner, WatchedRunner
 from octavo_engine.config import EngineConfig, SchedulerSettings
 from octavo_engine.core.engine import EngineCore
 from octavo_engine.core.receivers import QueueLimits, Receivers, last_deltas
 from octavo_engine.core.streams import DeltaStream, Mailbox
+from octavo_engine.logs import LogFormat
 from octavo_engine.messages import (
     ENGINE_STOPPED,
     REQUEST_FAILED,
@@ -74,14 +75,14 @@ def build_engine(
     config: EngineConfig,
     compiler: "GrammarCompiler | None" = None,
     report: Report = silent,
+    log_format: LogFormat = "console",
 ) -> "InProcessEngine":
     """Loads the model and starts the engine. Raises ConfigError or CheckpointError.
 
-    compiler: for structured output, when the caller has one to share.
+    compiler: for structured output, when the caller has one to share. log_format: of the ranks that
+    are started.
     """
-    from octavo_engine.runner.build import build_runner
-
-    runner = build_runner(config, compiler, report)
+    runner = _build_runner(config, compiler, report, log_format)
     # What loading has left is there for good: the collector need not walk it during a step.
     gc.collect()
     gc.freeze()
@@ -91,6 +92,21 @@ def build_engine(
     except BaseException:
         runner.close()
         raise
+
+
+def _build_runner(
+    config: EngineConfig,
+    compiler: "GrammarCompiler | None",
+    report: Report,
+    log_format: LogFormat,
+) -> Runner:
+    if config.parallel.tensor_parallel_size > 1:
+        from octavo_engine.parallel.driver import build_parallel_runner
+
+        return build_parallel_runner(config, compiler, report, log_format)
+    from octavo_engine.runner.build import build_runner
+
+    return build_runner(config, compiler, report)
 
 
 class InProcessEngine:
@@ -105,6 +121,8 @@ class InProcessEngine:
         limits = QueueLimits(settings.max_queued_requests, settings.max_queued_tokens)
         self._receivers = Receivers(limits, self.abort)
         self._is_asleep = False
+        if isinstance(runner, WatchedRunner):
+            runner.on_failure(self._fail)
         self._thread = threading.Thread(target=self._run, name="octavo-core", daemon=True)
         self._thread.start()
 
@@ -172,6 +190,10 @@ class InProcessEngine:
         if request.arrival_time_s == 0.0:
             request = msgspec.structs.replace(request, arrival_time_s=time.monotonic())
         self._inbox.put(_Submit(request))
+
+    def _fail(self, death: str) -> None:
+        """The runner has seen its end while the core's thread may wait for a step for ever."""
+        self._receivers.die(death, ENGINE_STOPPED)
 
     # The core's thread.
 

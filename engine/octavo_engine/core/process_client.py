@@ -18,9 +18,9 @@ import zmq
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core import wire
+from octavo_engine.core.failures import error_of
 from octavo_engine.core.receivers import QueueLimits, Receivers
 from octavo_engine.core.streams import DeltaStream, Mailbox
-from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.logs import LogFormat
 from octavo_engine.messages import ENGINE_STOPPED, EngineInfo, EngineRequest, EngineStats
 from octavo_engine.progress import Report
@@ -140,7 +140,9 @@ class ProcessEngine:
                 if isinstance(message, wire.Loading):
                     report(message.stage, message.share)
                 elif isinstance(message, wire.Failed):
-                    raise _error_of(message)
+                    raise error_of(message.kind, message.message) or CoreProcessFailed(
+                        message.message
+                    )
                 elif message is None:
                     self._raise_if_ended()
                 else:
@@ -250,14 +252,3 @@ def start_process_engine(
     engine = ProcessEngine(config, log_format)
     engine.load(report)
     return engine
-
-
-def _error_of(failed: wire.Failed) -> Exception:
-    match failed.kind:
-        case "ConfigError":
-            return ConfigError(failed.message)
-        case "CheckpointError":
-            return CheckpointError(failed.message)
-        case "OutOfMemory":
-            return MemoryError(failed.message)
-    return CoreProcessFailed(failed.message)

@@ -116,9 +116,10 @@ class Receivers:
         return is_first
 
     def die(self, death: str, message: str) -> None:
-        """Ends every stream with `message`, the sentence for clients; `death` says more."""
+        """Ends every stream with `message`, the sentence for clients; `death` says more, the first
+        one why."""
         with self._lock:
-            self._death = death
+            self._death = self._death or death
         self.end_all("error", message)
 
     def end_all(self, reason: FinishReason, message: str | None = None) -> None:

@@ -1,10 +1,9 @@
 """What the server's process and the core's say to each other, as msgpack. No sockets."""
 
-from typing import Literal
-
 import msgspec
 
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.failures import FailureKind
 from octavo_engine.logs import LogFormat
 from octavo_engine.messages import EngineInfo, EngineRequest, EngineStats, RequestDelta
 from octavo_engine.progress import Stage
@@ -49,9 +48,6 @@ class Loading(msgspec.Struct, tag=True, frozen=True):
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
     info: EngineInfo
-
-
-FailureKind = Literal["ConfigError", "CheckpointError", "OutOfMemory", "other"]
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

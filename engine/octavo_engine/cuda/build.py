@@ -21,6 +21,7 @@ from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, original_context_len, restart_len
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
+from octavo_engine.parallel.group import Group, SoloGroup
 from octavo_engine.progress import Report, silent
 from octavo_engine.runner.kv_cache import KVCache, PageShape, block_bytes, stored_shape
 from octavo_engine.runner.kv_scales import choose_kv_scales
@@ -47,6 +48,8 @@ class LoadedModel:
     context_len: int
     compiler: GrammarCompiler | None = None
     """For structured output."""
+    group: Group = field(default_factory=SoloGroup)
+    """The ranks that share the model."""
     kv_scales: Mapping[int, KVScales] = field(default_factory=dict)
     """The checkpoint's own, by layer."""
 
@@ -64,7 +67,7 @@ def build_cuda_runner(
     weights_bytes = torch.cuda.memory_allocated(device)
     parts = RunnerParts(config, loaded, device)
     probe = parts.runner(_probe_sizes(parts))
-    compile_kernels(probe, device)
+    compile_kernels(probe, device, loaded.group)
     compiled_s = perf_counter()
     budget = measure_budget(
         probe,
@@ -80,7 +83,8 @@ def build_cuda_runner(
         model_context_len=loaded.context_len,
         block_bytes=block_bytes(loaded.groups, parts.page_shape),
         num_groups=len(loaded.groups),
-        pages_bytes=budget.pages_bytes,
+        # All ranks have the same pages: as many as fit where there is the least memory.
+        pages_bytes=loaded.group.smallest(budget.pages_bytes),
         device=device,
     )
     runner = parts.runner(sizes)
@@ -162,8 +166,8 @@ class RunnerParts:
         loaded = self._loaded
         shapes = Shapes(
             groups=loaded.groups,
-            num_q_heads=loaded.config.num_heads,
-            num_kv_heads=loaded.config.num_kv_heads,
+            num_q_heads=loaded.config.num_heads // loaded.group.size,
+            num_kv_heads=loaded.shape.num_kv_heads,
             block_size=self._block_size,
             max_model_len=sizes.max_model_len,
         )
@@ -199,6 +203,7 @@ class RunnerParts:
             has_static_decode=self.has_static_decode,
             device=self._device,
             compiler=loaded.compiler,
+            group=loaded.group,
         )
 
 
@@ -208,7 +213,7 @@ def _kv_scales(loaded: LoadedModel, device: torch.device) -> list[KVScales]:
         loaded.model,
         loaded.groups,
         loaded.shape,
-        num_q_heads=loaded.config.num_heads,
+        num_q_heads=loaded.config.num_heads // loaded.group.size,
         vocab_size=loaded.config.vocab_size,
         context_len=loaded.context_len,
         device=device,

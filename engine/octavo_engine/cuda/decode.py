@@ -18,6 +18,7 @@ from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
+from octavo_engine.parallel.group import Group
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata, prepare_attention
 from octavo_kernels.row_ops import commit_sampled, decode_inputs, sampling_inputs
@@ -101,8 +102,14 @@ class DecodeForward:
 
 class SampleTail:
     def __init__(
-        self, model: Model, table: DeviceRowTable, buffers: StepBuffers, ring: IdRing
+        self,
+        model: Model,
+        table: DeviceRowTable,
+        buffers: StepBuffers,
+        ring: IdRing,
+        group: Group,
     ) -> None:
+        self._group = group
         self._model = model
         self._table = table
         self._buffers = buffers
@@ -121,7 +128,15 @@ class SampleTail:
     def _sample(self, num_rows: int, *, all_greedy: bool) -> None:
         params = self._buffers.sampling(num_rows, all_greedy=all_greedy)
         logits = self._model.narrow_logits(self._buffers.hidden[:num_rows])
-        self.commit(octavo_kernels.sample(logits, params), num_rows)
+        ids = octavo_kernels.sample(logits, params)
+        self._group.broadcast(ids)
+        self.commit(ids, num_rows)
+
+    def commit_broadcast(self, num_rows: int) -> None:
+        """For a rank that does not choose: the ids of rank 0."""
+        ids = torch.empty(num_rows, dtype=torch.int64, device=self._buffers.rows.device)
+        self._group.broadcast(ids)
+        self.commit(ids, num_rows)
 
     def commit(self, ids: torch.Tensor, num_rows: int) -> None:
         """ids[num_rows], sampled for the staged rows, into the table and the staged host slot."""

@@ -58,7 +58,7 @@ class FusedDecoder:
     def __init__(self, decoder: Decoder, blocks: list[_FusedBlock]) -> None:
         self._decoder = decoder
         self._blocks = blocks
-        device = decoder.embedding.device
+        device = decoder.vocabulary.embedding.device
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
         self._num_parts = decoder.config.hidden_size // ROW_TILE
         products = [product for block in blocks for product in block.products]

@@ -14,6 +14,7 @@ import torch
 from octavo_engine.batch import AdmittedRow, Batch, RowWork
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
+from octavo_engine.parallel.group import Group
 from octavo_engine.sampling_params import MAX_LOGPROBS, SamplingParams
 
 log = structlog.get_logger(__name__)
@@ -127,9 +128,10 @@ def _release_cached() -> None:
 
 
 @torch.inference_mode()
-def compile_kernels(probe: CudaRunner, device: torch.device) -> None:
+def compile_kernels(probe: CudaRunner, device: torch.device, group: Group) -> None:
     """Compiles in threads what the runner launches: one after the other it takes three times as
-    long. Where a cache has the kernels of the smallest sizes it is taken to have them all."""
+    long. Where the caches of all ranks have the kernels of the smallest sizes they are taken to
+    have them all: ranks do the same, since what they launch waits for the others."""
     from octavo_kernels.gpu.compile_only import compile_only
 
     num_threads = os.cpu_count() or 1
@@ -138,7 +140,7 @@ def compile_kernels(probe: CudaRunner, device: torch.device) -> None:
     with compile_only(num_threads) as smallest:
         for function in functions:
             function.touch(only_smallest=True)
-    if smallest.num_compiled:
+    if group.smallest(-smallest.num_compiled):
         with compile_only(num_threads):
             for function in functions:
                 function.touch()

@@ -5,6 +5,7 @@ device; ids reach the host through pinned memory. Knows no scheduler and no text
 all of it also runs on a CPU, which is how its logic is tested.
 """
 
+import msgspec
 import torch
 
 import octavo_kernels
@@ -21,6 +22,7 @@ from octavo_engine.cuda.transfer import Mark, download
 from octavo_engine.layers.context import StepContext
 from octavo_engine.messages import EngineInfo
 from octavo_engine.models.protocol import Model
+from octavo_engine.parallel.group import Group, SoloGroup
 from octavo_engine.runner.inputs import InputsBuilder, StepInputs, rotated_lens
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.logprobs import TopLogprobs
@@ -48,11 +50,13 @@ class CudaRunner:
         has_static_decode: bool,
         device: torch.device,
         compiler: GrammarCompiler | None = None,
+        group: Group | None = None,
     ) -> None:
         """has_static_decode: the model's decode step reads nothing back from the device and is
         the same kernels whatever the rows hold. fused: the model for decode steps of few rows.
         mixed: captured steps with prompts in them, where they are wanted. compiler: for structured
-        output."""
+        output. group: the ranks that share the model."""
+        self._group = group or SoloGroup()
         self._model = model
         self._info = info
         self._shapes = shapes
@@ -72,7 +76,7 @@ class CudaRunner:
         self._mixed = mixed
         self._sampler = Sampler(info.vocab_size, device, compiler)
         self._ring = IdRing(info.max_num_seqs, device)
-        self._tail = SampleTail(model, table, buffers, self._ring)
+        self._tail = SampleTail(model, table, buffers, self._ring, self._group)
         sizes = graph_sizes(info.max_num_seqs)
         self._has_static_decode = has_static_decode
         forward = DecodeForward(model, cache.layers, table, buffers, ropes, shapes, fused)
@@ -175,11 +179,17 @@ class CudaRunner:
         self._table.admit(admitted)
         if not is_greedy(params):
             self._drawing_rows.add(row)
+        # The same on all ranks, whatever becomes of a grammar: eager and captured steps differ in
+        # what ranks exchange.
+        if params.grammar is not None or params.logprobs is not None:
+            self._special_rows.add(row)
+        if self._group.rank != 0:  # it chooses no tokens
+            params = msgspec.structs.replace(params, grammar=None)
         try:
             is_adjusted = self._sampler.admit(row, params)
         except ValueError as error:
             return str(error)
-        if is_adjusted or params.logprobs is not None:
+        if is_adjusted:
             self._special_rows.add(row)
         return None
 
@@ -246,7 +256,11 @@ class CudaRunner:
             )
             for item in sampling
         ]
+        if self._group.rank != 0:
+            self._tail.commit_broadcast(len(sampling))
+            return None
         sampled = self._sampler.sample(logits, work, self._table)
+        self._group.broadcast(sampled.token_ids)
         self._tail.commit(sampled.token_ids, len(sampling))
         return None if sampled.logprobs is None else sampled.logprobs.map(download)
 

@@ -1,4 +1,7 @@
-"""Causal self-attention over pages. The config says which variant, never a family's name."""
+"""Causal self-attention over pages. The config says which variant, never a family's name.
+
+A rank has some of the heads; what it returns is its share of the sum over ranks.
+"""
 
 from collections.abc import Iterator
 
@@ -6,10 +9,12 @@ import torch
 
 import octavo_kernels
 from octavo_engine.layers.context import LayerCache, StepContext
-from octavo_engine.layers.linear import Build, Part, make_linear
-from octavo_engine.layers.norm import RMSNorm
-from octavo_engine.loading.slots import Slot, copy_into
+from octavo_engine.layers.linear import Build, make_linear
+from octavo_engine.layers.norm import RMSNorm, SharedRMSNorm
+from octavo_engine.loading.parts import Part, share_into
+from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import LayerConfig, ModelConfig
+from octavo_engine.parallel.shares import Share, head_shares, stacked
 
 
 class Attention:
@@ -27,42 +32,47 @@ class Attention:
         self._window = layer.window
         self._group_idx = group_idx
         self._rope_idx = rope_idx
-        self._q_size = config.num_heads * config.head_dim
-        self._kv_size = config.num_kv_heads * config.head_dim
+        self._shares = head_shares(config, build.group.rank, build.group.size)
+        self._q_size = self._shares.q.size
+        self._kv_size = self._shares.kv.size
         self._name = name
         self.qkv = make_linear(
             self._qkv_parts(), config.hidden_size, has_bias=config.has_qkv_bias, build=build
         )
         self.output = make_linear(
             [Part(f"{name}.o_proj", config.hidden_size)],
-            self._q_size,
+            config.num_heads * config.head_dim,
             has_bias=config.has_output_bias,
             build=build,
+            inputs=self._shares.q,
         )
-        self.q_norm = self._qk_norm("q_norm", self._q_size, build)
-        self.k_norm = self._qk_norm("k_norm", self._kv_size, build)
-        self.sinks = build.empty(config.num_heads) if config.has_sinks else None
+        self.q_norm = self._qk_norm("q_norm", config.num_heads, self._shares.q, build)
+        self.k_norm = self._qk_norm("k_norm", config.num_kv_heads, self._shares.kv, build)
+        self.sinks = build.empty(self._shares.num_q_heads) if config.has_sinks else None
 
     def _qkv_parts(self) -> list[Part]:
+        q, kv = self._shares.q, self._shares.kv
+        q_rows = self._config.num_heads * self._config.head_dim
+        kv_rows = self._config.num_kv_heads * self._config.head_dim
         if self._config.has_packed_qkv:
-            return [Part(f"{self._name}.qkv_proj", self._q_size + 2 * self._kv_size)]
+            rows = stacked([(q, q_rows), (kv, kv_rows), (kv, kv_rows)])
+            return [Part(f"{self._name}.qkv_proj", q_rows + 2 * kv_rows, rows)]
         return [
-            Part(f"{self._name}.q_proj", self._q_size),
-            Part(f"{self._name}.k_proj", self._kv_size),
-            Part(f"{self._name}.v_proj", self._kv_size),
+            Part(f"{self._name}.q_proj", q_rows, q),
+            Part(f"{self._name}.k_proj", kv_rows, kv),
+            Part(f"{self._name}.v_proj", kv_rows, kv),
         ]
 
-    def _qk_norm(self, name: str, projection_size: int, build: Build) -> RMSNorm | None:
+    def _qk_norm(self, name: str, num_heads: int, share: Share, build: Build) -> RMSNorm | None:
         config = self._config
         if config.qk_norm == "none":
             return None
-        return RMSNorm(
-            f"{self._name}.{name}",
-            config.head_dim if config.qk_norm == "head" else projection_size,
-            eps=config.norm_eps,
-            weight_offset=config.norm_weight_offset,
-            build=build,
-        )
+        name = f"{self._name}.{name}"
+        eps, offset = config.norm_eps, config.norm_weight_offset
+        if config.qk_norm == "head":
+            return RMSNorm(name, config.head_dim, eps=eps, weight_offset=offset, build=build)
+        whole = num_heads * config.head_dim
+        return SharedRMSNorm(name, whole, share, eps=eps, weight_offset=offset, build=build)
 
     @property
     def _fused_norm_weights(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -80,14 +90,16 @@ class Attention:
             if norm is not None:
                 yield from norm.slots()
         if self.sinks is not None:
-            yield Slot(f"{self._name}.sinks", tuple(self.sinks.shape), copy_into(self.sinks))
+            write = share_into(self.sinks, self._shares.q_heads)
+            yield Slot(f"{self._name}.sinks", (self._config.num_heads,), write)
 
     def finish(self) -> None:
         self.qkv.finish()
         self.output.finish()
 
     def __call__(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
-        """x[T, hidden_size] -> the same shape; writes this step's keys and values to the pages."""
+        """x[T, hidden_size] -> the rank's share of the sum, of the same shape; writes this step's
+        keys and values to the pages."""
         return self.output(self.attend(self.qkv(x), context, cache))
 
     def attend(self, qkv: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:

@@ -3,19 +3,22 @@
 Layers ask `make_linear` for every matrix they multiply with and use nothing but `LinearLayer`. A
 quantised matrix fills the same slots. On a CPU it is dequantised whole by `quantization` and has
 its inputs rounded where the checkpoint asks; where there are kernels for it, the classes of
-`quantization.products` keep it as it is. A rank's share is a narrower part with a slot that takes
-its rows. Knows no model.
+`quantization.products` keep it as it is. Slots take whole matrices and keep the rank's share: rows,
+or inputs, of which a product is then a share of the sum over ranks. Knows no model.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 
 from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
-from octavo_engine.loading.slots import Slot, copy_into
+from octavo_engine.loading.parts import Part, bias_slots, share_into
+from octavo_engine.loading.slots import Slot
+from octavo_engine.parallel.group import Group, SoloGroup
+from octavo_engine.parallel.shares import Share
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.products import EightBitLinear, PackedLinear, choose_product
 from octavo_engine.quantization.rounding import InputRounding
@@ -31,23 +34,30 @@ class Build:
     """None: the checkpoint's matrices are in the model's dtype."""
     keeps_quantized: bool = False
     """Whether quantised matrices stay so in memory, for the kernels; else they are dequantised."""
+    group: Group = field(default_factory=SoloGroup)
+    """The ranks that share the model."""
 
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, device=self.device, dtype=self.dtype)
 
-    def input_rounding(self, modules: Sequence[str]) -> InputRounding | None:
-        """For the modules packed into one product; None: their inputs stay as they are."""
+    def input_rounding(
+        self, modules: Sequence[str], in_features: int, inputs: Share | None = None
+    ) -> InputRounding | None:
+        """For the modules packed into one product; None: their inputs stay as they are.
+
+        inputs: those of the in_features that this rank has; None: all.
+        """
         if self.quantization is None:
             return None
-        return self.quantization.input_rounding(modules, self.device)
+        if inputs is None or self.group.size == 1:
+            return self.quantization.input_rounding(modules, self.device)
+        return self.quantization.shared_input_rounding(
+            modules, self.device, in_features, inputs, self.group
+        )
 
-
-@dataclass(frozen=True)
-class Part:
-    """One checkpoint matrix [num_rows, in_features] among those packed into one product."""
-
-    name: str
-    num_rows: int
+    def keeps_bias(self, inputs: Share | None) -> bool:
+        """Whether this rank adds a product's bias: one of those that share its inputs does."""
+        return inputs is None or self.group.rank == 0
 
 
 class LinearLayer(Protocol):
@@ -58,41 +68,60 @@ class LinearLayer(Protocol):
         ...
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x[T, in_features] -> [T, sum of the parts' rows], in x's dtype."""
+        """x[T, the rank's inputs] -> [T, sum of the parts' rows], in x's dtype."""
         ...
 
 
 def make_linear(
-    parts: Sequence[Part], in_features: int, *, has_bias: bool, build: Build
+    parts: Sequence[Part],
+    in_features: int,
+    *,
+    has_bias: bool,
+    build: Build,
+    inputs: Share | None = None,
 ) -> LinearLayer:
+    """in_features: of the whole matrices. inputs: those that this rank has; None: all."""
     if build.keeps_quantized and build.quantization is not None:
         linears = [build.quantization.linear(part.name) for part in parts]
         product = choose_product(linears, build.device)
         first = linears[0]
         if product == "packed":
-            return PackedLinear(parts, in_features, has_bias=has_bias, build=build)
+            return PackedLinear(parts, in_features, has_bias=has_bias, build=build, inputs=inputs)
         if product == "eight_bit" and first is not None and first.inputs is not None:
-            return EightBitLinear(parts, in_features, first.inputs, has_bias=has_bias, build=build)
-    return DenseLinear(parts, in_features, has_bias=has_bias, build=build)
+            return EightBitLinear(
+                parts, in_features, first.inputs, has_bias=has_bias, build=build, inputs=inputs
+            )
+    return DenseLinear(parts, in_features, has_bias=has_bias, build=build, inputs=inputs)
 
 
-def matrix_slot(module: str, target: torch.Tensor) -> Slot:
-    """For a product's weight; target: [num_rows, in_features]."""
-    return Slot(f"{module}.weight", tuple(target.shape), copy_into(target), is_matrix=True)
+def matrix_slot(
+    part: Part, in_features: int, target: torch.Tensor, inputs: Share | None = None
+) -> Slot:
+    """For a product's weight; target: [the rank's rows, the rank's inputs]."""
+    write = share_into(target, part.rows, inputs)
+    return Slot(f"{part.name}.weight", (part.whole_rows, in_features), write, is_matrix=True)
 
 
 class DenseLinear:
     """Weights in the model's dtype, parts one below the other."""
 
     def __init__(
-        self, parts: Sequence[Part], in_features: int, *, has_bias: bool, build: Build
+        self,
+        parts: Sequence[Part],
+        in_features: int,
+        *,
+        has_bias: bool,
+        build: Build,
+        inputs: Share | None = None,
     ) -> None:
         self._parts = tuple(parts)
         self._in_features = in_features
+        self._inputs = inputs
+        self._has_bias = has_bias
         num_rows = sum(part.num_rows for part in parts)
-        self.weight = build.empty(num_rows, in_features)
-        self.bias = build.empty(num_rows) if has_bias else None
-        self._round = build.input_rounding([part.name for part in parts])
+        self.weight = build.empty(num_rows, in_features if inputs is None else inputs.size)
+        self.bias = build.empty(num_rows) if has_bias and build.keeps_bias(inputs) else None
+        self._round = build.input_rounding([part.name for part in parts], in_features, inputs)
         self._packed: PackedMatrix | None = None
 
     def slots(self) -> Iterator[Slot]:
@@ -101,12 +130,10 @@ class DenseLinear:
         first = 0
         for part in self._parts:
             last = first + part.num_rows
-            weight = self.weight[first:last]
-            yield matrix_slot(part.name, weight)
-            if self.bias is not None:
-                bias = self.bias[first:last]
-                yield Slot(f"{part.name}.bias", tuple(bias.shape), copy_into(bias))
+            yield matrix_slot(part, self._in_features, self.weight[first:last], self._inputs)
             first = last
+        if self._has_bias:
+            yield from bias_slots(self._parts, self.bias)
 
     @property
     def is_plain(self) -> bool:

@@ -1,14 +1,19 @@
-"""The gated feed-forward network: gate and up in one product, activation, down."""
+"""The gated feed-forward network: gate and up in one product, activation, down.
+
+A rank has some of the inner features; what it returns is its share of the sum over ranks.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
 import octavo_kernels
-from octavo_engine.layers.linear import Build, DenseLinear, Part, make_linear
+from octavo_engine.layers.linear import Build, DenseLinear, make_linear
 from octavo_engine.layers.packed import PackedMatrix
+from octavo_engine.loading.parts import Part
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import Activation, ModelConfig
+from octavo_engine.parallel.shares import even_share, stacked
 
 GATED: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": octavo_kernels.silu_mul,
@@ -19,14 +24,20 @@ GATED: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 class GatedMLP:
     def __init__(self, name: str, config: ModelConfig, *, build: Build) -> None:
         size = config.intermediate_size
+        share = even_share(size, build.group.rank, build.group.size)
         if config.has_packed_gate_up:
-            parts = [Part(f"{name}.gate_up_proj", 2 * size)]
+            rows = stacked([(share, size), (share, size)])
+            parts = [Part(f"{name}.gate_up_proj", 2 * size, rows)]
         else:
-            parts = [Part(f"{name}.gate_proj", size), Part(f"{name}.up_proj", size)]
+            parts = [Part(f"{name}.{kind}_proj", size, share) for kind in ("gate", "up")]
         bias = config.has_mlp_bias
         self.gate_up = make_linear(parts, config.hidden_size, has_bias=bias, build=build)
         self.down = make_linear(
-            [Part(f"{name}.down_proj", config.hidden_size)], size, has_bias=bias, build=build
+            [Part(f"{name}.down_proj", config.hidden_size)],
+            size,
+            has_bias=bias,
+            build=build,
+            inputs=share,
         )
         self._activation = config.activation
         self._activate = GATED[config.activation]
@@ -44,7 +55,7 @@ class GatedMLP:
         self.down.finish()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x[T, hidden_size] -> [T, hidden_size]."""
+        """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]."""
         if self._halves is None:
             return self.down(self._activate(self.gate_up(x)))
         gate, up = self._halves

@@ -7,6 +7,7 @@ Checkpoints store experts in three layouts:
                turns; router mlp.router with bias
 In memory all are gate_up [E, 2I, H] and down [E, H, I]; gate comes first but in `interleaved`.
 Experts that stay quantised are layers of their own instead.
+A rank has some of each expert's inner features I; its output is its share of the sum over ranks.
 """
 
 from collections.abc import Iterator
@@ -15,10 +16,12 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from octavo_engine.layers.linear import Build, LinearLayer, Part, make_linear, matrix_slot
+from octavo_engine.layers.linear import Build, LinearLayer, make_linear, matrix_slot
 from octavo_engine.layers.mlp import GATED
-from octavo_engine.loading.slots import Slot, copy_into, copy_transposed_into
+from octavo_engine.loading.parts import Part, discard, share_into, transposed_share_into
+from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.model_config import ModelConfig, MoeConfig
+from octavo_engine.parallel.shares import Share, even_share
 from octavo_engine.quantization.products import PackedLinear
 
 EXPERT_NAMES = {
@@ -34,7 +37,8 @@ class MoeBlock:
         self._experts_name = f"{layer_name}.{block}.experts"
         self._router_name = f"{layer_name}.{block}.{router}"
         self._config, self._moe = config, moe
-        hidden, inner, num = config.hidden_size, moe.intermediate_size, moe.num_experts
+        self._share = even_share(moe.intermediate_size, build.group.rank, build.group.size)
+        hidden, inner, num = config.hidden_size, self._share.size, moe.num_experts
         has_bias = moe.layout == "interleaved"
         self.router = build.empty(num, hidden)
         self.router_bias = build.empty(num) if has_bias else None
@@ -44,9 +48,13 @@ class MoeBlock:
         self.gate_up = build.empty(num, 2 * inner, hidden)
         self.down = build.empty(num, hidden, inner)
         self.gate_up_bias = build.empty(num, 2 * inner) if has_bias else None
-        self.down_bias = build.empty(num, hidden) if has_bias else None
+        adds_down_bias = has_bias and build.keeps_bias(self._share)
+        self.down_bias = build.empty(num, hidden) if adds_down_bias else None
         self._roundings = [
-            (build.input_rounding(modules[:2]), build.input_rounding(modules[2:]))
+            (
+                build.input_rounding(modules[:2], hidden),
+                build.input_rounding(modules[2:], moe.intermediate_size, self._share),
+            )
             for modules in self._expert_modules()
             if not self._quantized
         ]
@@ -56,16 +64,21 @@ class MoeBlock:
         """Each expert's (gate_up, down), where all of them stay quantised."""
         if not build.keeps_quantized or build.quantization is None:
             return []
-        hidden, inner = self._config.hidden_size, self._moe.intermediate_size
+        hidden, inner, share = self._config.hidden_size, self._moe.intermediate_size, self._share
         # On no device until it is known that they are wanted.
         for device in (torch.device("meta"), build.device):
             made = replace(build, device=device)
             experts = [
                 (
                     make_linear(
-                        [Part(gate, inner), Part(up, inner)], hidden, has_bias=False, build=made
+                        [Part(gate, inner, share), Part(up, inner, share)],
+                        hidden,
+                        has_bias=False,
+                        build=made,
                     ),
-                    make_linear([Part(down, hidden)], inner, has_bias=False, build=made),
+                    make_linear(
+                        [Part(down, hidden)], inner, has_bias=False, build=made, inputs=share
+                    ),
                 )
                 for gate, up, down in self._expert_modules()
             ]
@@ -99,26 +112,33 @@ class MoeBlock:
                 for layer in layers:
                     yield from layer.slots()
             return
-        inner = self._moe.intermediate_size
+        hidden, inner, share = self._config.hidden_size, self._moe.intermediate_size, self._share
         for expert, (gate, up, down) in enumerate(self._expert_modules()):
-            yield matrix_slot(gate, self.gate_up[expert, :inner])
-            yield matrix_slot(up, self.gate_up[expert, inner:])
-            yield matrix_slot(down, self.down[expert])
+            gate_up = self.gate_up[expert]
+            yield matrix_slot(Part(gate, inner, share), hidden, gate_up[: share.size])
+            yield matrix_slot(Part(up, inner, share), hidden, gate_up[share.size :])
+            yield matrix_slot(Part(down, hidden), inner, self.down[expert], share)
             for rounding in self._roundings[expert]:
                 if rounding is not None:
                     yield from rounding.slots()
 
     def _interleaved_slots(self) -> Iterator[Slot]:
         """gate_up keeps the checkpoint's order of rows (gate, up, gate, ...); see `_activate`."""
-        num, rows, hidden = self.gate_up.shape
+        num, hidden = self._moe.num_experts, self._config.hidden_size
+        inner = self._moe.intermediate_size
+        ((first, length),) = self._share.runs
+        rows = Share(((2 * first, 2 * length),))
         name = f"{self._experts_name}.gate_up_proj"
-        yield Slot(name, (num, hidden, rows), copy_transposed_into(self.gate_up))
-        name = f"{self._experts_name}.down_proj"
-        yield Slot(name, (num, rows // 2, hidden), copy_transposed_into(self.down))
+        write = transposed_share_into(self.gate_up, None, rows)
+        yield Slot(name, (num, hidden, 2 * inner), write)
         assert self.gate_up_bias is not None
-        assert self.down_bias is not None
-        yield _whole(f"{self._experts_name}.gate_up_proj_bias", self.gate_up_bias)
-        yield _whole(f"{self._experts_name}.down_proj_bias", self.down_bias)
+        write = share_into(self.gate_up_bias, None, rows)
+        yield Slot(f"{name}_bias", (num, 2 * inner), write)
+        name = f"{self._experts_name}.down_proj"
+        write = transposed_share_into(self.down, None, None, self._share)
+        yield Slot(name, (num, inner, hidden), write)
+        write = discard if self.down_bias is None else copy_into(self.down_bias)
+        yield Slot(f"{name}_bias", (num, hidden), write)
 
     def finish(self) -> None:
         for layers in self._quantized:
@@ -126,7 +146,7 @@ class MoeBlock:
                 layer.finish()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x[T, hidden_size] -> [T, hidden_size]."""
+        """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]."""
         weights, chosen = self._route(x)
         out = torch.zeros_like(x)
         # Reading the counts waits for a GPU; a grouped product takes this loop's place there.

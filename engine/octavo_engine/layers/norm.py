@@ -1,4 +1,4 @@
-"""RMS norm with its weight; adds a pending residual first where the block asks for it."""
+"""RMS norms with their weight; a pending residual is added first where the block asks for it."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,9 @@ import torch
 
 import octavo_kernels
 from octavo_engine.layers.linear import Build
+from octavo_engine.loading.parts import share_into
 from octavo_engine.loading.slots import Slot, copy_into
+from octavo_engine.parallel.shares import Share
 
 
 class RMSNorm:
@@ -14,6 +16,7 @@ class RMSNorm:
         self, name: str, size: int, *, eps: float, weight_offset: float, build: Build
     ) -> None:
         self._name = name
+        self._group = build.group
         self.eps = eps
         self.weight_offset = weight_offset
         self.weight = build.empty(size)
@@ -30,3 +33,45 @@ class RMSNorm:
         return octavo_kernels.rms_norm(
             x, self.weight, self.eps, residual=residual, weight_offset=self.weight_offset
         )
+
+    def add_shares(
+        self, share: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `add`, of what is a rank's share of a sum over ranks."""
+        return self._group.all_reduce_add_rms_norm(
+            share, residual, self.weight, self.eps, self.weight_offset
+        )
+
+
+class SharedRMSNorm(RMSNorm):
+    """Over a vector of which each rank has some neighbours, equally many of each."""
+
+    def __init__(
+        self,
+        name: str,
+        whole_size: int,
+        share: Share,
+        *,
+        eps: float,
+        weight_offset: float,
+        build: Build,
+    ) -> None:
+        super().__init__(name, share.size, eps=eps, weight_offset=weight_offset, build=build)
+        self._whole_size = whole_size
+        self._share = share
+
+    def slots(self) -> Iterator[Slot]:
+        yield Slot(
+            f"{self._name}.weight", (self._whole_size,), share_into(self.weight, self._share)
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalises x[..., the rank's share] by the mean square of all ranks' shares."""
+        if self._group.size == 1:
+            return super().__call__(x)
+        wide = x.float()
+        # Where several ranks have the same neighbours all are counted equally often.
+        sums = self._group.all_reduce(wide.square().sum(dim=-1, keepdim=True))
+        mean = sums / (self._group.size * x.shape[-1])
+        scale = self.weight.float() + self.weight_offset
+        return (wide * torch.rsqrt(mean + self.eps) * scale).to(x.dtype)

@@ -39,12 +39,3 @@ def copy_into(target: torch.Tensor) -> Callable[[torch.Tensor], None]:
         target.copy_(source)
 
     return write
-
-
-def copy_transposed_into(target: torch.Tensor) -> Callable[[torch.Tensor], None]:
-    """For checkpoints that store [in, out] where we keep [out, in] (last two dimensions)."""
-
-    def write(source: torch.Tensor) -> None:
-        target.copy_(source.transpose(-1, -2))
-
-    return write

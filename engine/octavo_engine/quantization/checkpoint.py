@@ -11,9 +11,17 @@ import torch
 
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.slots import Slot
+from octavo_engine.parallel.group import Group
+from octavo_engine.parallel.shares import Share
 from octavo_engine.quantization.assembly import Assembly, must_be_zero
 from octavo_engine.quantization.format import TensorInfos
-from octavo_engine.quantization.rounding import DynamicRounding, InputRounding, StaticRounding
+from octavo_engine.quantization.inputs import InputFormat
+from octavo_engine.quantization.rounding import (
+    DynamicRounding,
+    InputRounding,
+    SharedDynamicRounding,
+    StaticRounding,
+)
 from octavo_engine.quantization.scheme import LinearScheme, Scheme
 
 log = structlog.get_logger(__name__)
@@ -79,6 +87,28 @@ class QuantizedCheckpoint:
 
         Raises CheckpointError where they do not agree.
         """
+        inputs = self._common_inputs(modules)
+        if inputs is None:
+            return None
+        if inputs.is_dynamic:
+            return DynamicRounding(inputs)
+        return StaticRounding(inputs, modules, self._infos, device)
+
+    def shared_input_rounding(
+        self,
+        modules: Sequence[str],
+        device: torch.device,
+        in_features: int,
+        share: Share,
+        group: Group,
+    ) -> InputRounding | None:
+        """As `input_rounding`, for a rank that has a share of the in_features."""
+        inputs = self._common_inputs(modules)
+        if inputs is None or not inputs.is_dynamic:
+            return self.input_rounding(modules, device)
+        return SharedDynamicRounding(inputs, in_features, share, group)
+
+    def _common_inputs(self, modules: Sequence[str]) -> InputFormat | None:
         linears = {module: self.linear(module) for module in modules}
         formats = {linear.inputs if linear is not None else None for linear in linears.values()}
         if len(formats) > 1:
@@ -88,11 +118,7 @@ class QuantizedCheckpoint:
             )
             raise CheckpointError(f"modules with the same inputs round them differently: {said}")
         (inputs,) = formats
-        if inputs is None:
-            return None
-        if inputs.is_dynamic:
-            return DynamicRounding(inputs)
-        return StaticRounding(inputs, modules, self._infos, device)
+        return inputs
 
     def slots(self, slots: Iterable[Slot]) -> list[Slot]:
         """The layers' slots with those of quantised matrices replaced by slots of what is stored.

@@ -36,12 +36,21 @@ def round_dynamic(x: torch.Tensor, fmt: InputFormat) -> torch.Tensor:
     if fmt.group_size is not None:
         return _round_groups(x, fmt)
     values = x.float()
+    lowest, highest = values.amin(dim=-1, keepdim=True), values.amax(dim=-1, keepdim=True)
+    return round_to_range(values, lowest, highest, fmt).to(x.dtype)
+
+
+def round_to_range(
+    values: torch.Tensor, lowest: torch.Tensor, highest: torch.Tensor, fmt: InputFormat
+) -> torch.Tensor:
+    """values, float32, rounded by scales that just hold what lies between lowest and highest; both
+    broadcast to the values."""
     if not fmt.is_symmetric:
-        return _round_asymmetric(values).to(x.dtype)
+        return _round_asymmetric(values, lowest.clamp_max(0.0), highest.clamp_min(0.0))
     # compressed-tensors divides by half of the 255 steps: the largest value of +127.5 saturates.
     top = FP8_MAX if fmt.kind == "fp8" else (INT8_HIGHEST - INT8_LOWEST) / 2
-    scale = (values.abs().amax(dim=-1, keepdim=True) / top).clamp_min(SMALLEST_SCALE)
-    return _round(values, scale, fmt.kind).to(x.dtype)
+    scale = (torch.maximum(-lowest, highest) / top).clamp_min(SMALLEST_SCALE)
+    return _round(values, scale, fmt.kind)
 
 
 def round_static(x: torch.Tensor, fmt: InputFormat, scale: torch.Tensor) -> torch.Tensor:
@@ -66,10 +75,10 @@ def _round_groups(x: torch.Tensor, fmt: InputFormat) -> torch.Tensor:
     return round_dynamic(grouped, ungrouped).flatten(-2)[..., :in_features]
 
 
-def _round_asymmetric(values: torch.Tensor) -> torch.Tensor:
+def _round_asymmetric(
+    values: torch.Tensor, lowest: torch.Tensor, highest: torch.Tensor
+) -> torch.Tensor:
     """int8 over the token's own range, which always holds zero."""
-    lowest = values.amin(dim=-1, keepdim=True).clamp_max(0.0)
-    highest = values.amax(dim=-1, keepdim=True).clamp_min(0.0)
     scale = ((highest - lowest) / (INT8_HIGHEST - INT8_LOWEST)).clamp_min(SMALLEST_SCALE)
     zero = (INT8_LOWEST - lowest / scale).clamp(INT8_LOWEST, INT8_HIGHEST).round()
     quantized = (values / scale + zero).round().clamp(INT8_LOWEST, INT8_HIGHEST)

@@ -3,10 +3,11 @@
 What every format reads into, from where it is dequantised or packed for a kernel. Knows no file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from octavo_engine.parallel.shares import Share
 from octavo_kernels.packed_weight import (
     INT4_ZERO,
     MAX_TILES,
@@ -59,6 +60,48 @@ class QuantizedMatrix:
         if self.group_size is not None and numbers.shape[1] != 1:
             return numbers.repeat_interleave(self.group_size, 1)[:, :width]
         return numbers
+
+    def share(self, rows: Share | None, inputs: Share | None) -> "QuantizedMatrix":
+        """What a rank keeps of it; None: all. Groups that a share cuts keep their scale."""
+        matrix = self if rows is None else self._share_of_rows(rows)
+        return matrix if inputs is None else matrix._share_of_inputs(inputs)
+
+    def _share_of_rows(self, rows: Share) -> "QuantizedMatrix":
+        values = rows.take(self.values, 0)
+        if len(self.scales) == 1:
+            return replace(self, values=values)
+        block, scales, zeros = self.scale_rows, self.scales, self.zeros
+        if rows.is_cut_at(block):
+            rows = rows.in_blocks(block)
+        else:
+            scales = scales.repeat_interleave(block, 0)
+            zeros = None if zeros is None else zeros.repeat_interleave(block, 0)
+            block = 1
+        return replace(
+            self,
+            values=values,
+            scales=rows.take(scales, 0),
+            zeros=None if zeros is None else rows.take(zeros, 0),
+            scale_rows=block,
+        )
+
+    def _share_of_inputs(self, inputs: Share) -> "QuantizedMatrix":
+        values = inputs.take(self.values, 1)
+        size = self.group_size
+        if self.groups is not None:
+            return replace(self, values=values, groups=inputs.take(self.groups, 0))
+        if size is None or self.scales.shape[1] == 1:
+            return replace(self, values=values)
+        if not inputs.is_cut_at(size):
+            groups = torch.arange(self.values.shape[1], device=values.device) // size
+            return replace(self, values=values, groups=inputs.take(groups, 0))
+        blocks = inputs.in_blocks(size)
+        return replace(
+            self,
+            values=values,
+            scales=blocks.take(self.scales, 1),
+            zeros=None if self.zeros is None else blocks.take(self.zeros, 1),
+        )
 
     @property
     def kind(self) -> PackedKind:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from octavo_engine.errors import CheckpointError
-from octavo_engine.loading.slots import Slot, copy_into
+from octavo_engine.loading.parts import Part, bias_slots
+from octavo_engine.loading.slots import Slot
+from octavo_engine.parallel.shares import Share
 from octavo_engine.quantization.format import Packing
 from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.matrix import QuantizedMatrix
@@ -30,7 +32,7 @@ from octavo_kernels.quant_ops import (
 )
 
 if TYPE_CHECKING:
-    from octavo_engine.layers.linear import Build, Part
+    from octavo_engine.layers.linear import Build
 
 Product = Literal["packed", "eight_bit"]
 MAX_UNROUNDED_TOKENS = 32
@@ -65,35 +67,40 @@ def _hardware_multiplies(packing: Packing, inputs: InputFormat) -> bool:
 
 class PackedLinear:
     def __init__(
-        self, parts: Sequence["Part"], in_features: int, *, has_bias: bool, build: "Build"
+        self,
+        parts: Sequence[Part],
+        in_features: int,
+        *,
+        has_bias: bool,
+        build: "Build",
+        inputs: Share | None = None,
     ) -> None:
         self._parts = tuple(parts)
         self._in_features = in_features
+        self._inputs = inputs
         self._build = build
+        self._has_bias = has_bias
         num_rows = sum(part.num_rows for part in parts)
-        self.bias = build.empty(num_rows) if has_bias else None
+        self.bias = build.empty(num_rows) if has_bias and build.keeps_bias(inputs) else None
         self._read: dict[str, tuple[PackedWeight, torch.Tensor | None]] = {}
         self._weights: list[tuple[PackedWeight, torch.Tensor | None]] = []
         """Those that share an order of inputs are one; each with that order."""
 
     def slots(self) -> Iterator[Slot]:
-        first = 0
         for part in self._parts:
             yield Slot(
                 f"{part.name}.weight",
-                (part.num_rows, self._in_features),
+                (part.whole_rows, self._in_features),
                 self._refuse_plain(part.name),
                 is_matrix=True,
-                write_quantized=self._taker(part.name),
+                write_quantized=self._taker(part),
             )
-            if self.bias is not None:
-                bias = self.bias[first : first + part.num_rows]
-                yield Slot(f"{part.name}.bias", tuple(bias.shape), copy_into(bias))
-            first += part.num_rows
+        if self._has_bias:
+            yield from bias_slots(self._parts, self.bias)
 
-    def _taker(self, name: str) -> Callable[[QuantizedMatrix], None]:
+    def _taker(self, part: Part) -> Callable[[QuantizedMatrix], None]:
         def take(matrix: QuantizedMatrix) -> None:
-            self._read[name] = matrix.pack()
+            self._read[part.name] = matrix.share(part.rows, self._inputs).pack()
 
         return take
 
@@ -148,17 +155,19 @@ class PackedLinear:
 class EightBitLinear(PackedLinear):
     def __init__(
         self,
-        parts: Sequence["Part"],
+        parts: Sequence[Part],
         in_features: int,
-        inputs: InputFormat,
+        rounding: InputFormat,
         *,
         has_bias: bool,
         build: "Build",
+        inputs: Share | None = None,
     ) -> None:
-        super().__init__(parts, in_features, has_bias=has_bias, build=build)
-        self._inputs = inputs
-        self._round = build.input_rounding([part.name for part in parts])
-        self._dtype = torch.float8_e4m3fn if inputs.kind == "fp8" else torch.int8
+        super().__init__(parts, in_features, has_bias=has_bias, build=build, inputs=inputs)
+        self._rounding = rounding
+        # A rank scales its inputs by themselves, which is finer than by all ranks' together.
+        self._round = build.input_rounding([part.name for part in parts], in_features)
+        self._dtype = torch.float8_e4m3fn if rounding.kind == "fp8" else torch.int8
 
     @property
     def max_fused_tokens(self) -> int:
@@ -177,7 +186,7 @@ class EightBitLinear(PackedLinear):
             return packed_linear(x, weight, bias)
         scale = self._round.scale if isinstance(self._round, StaticRounding) else None
         values, scales = quantize_tokens(
-            x, self._dtype, group_size=self._inputs.group_size, scale=scale
+            x, self._dtype, group_size=self._rounding.group_size, scale=scale
         )
         return scaled_linear(values, scales, weight, bias, x.dtype)
 

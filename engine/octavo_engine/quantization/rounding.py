@@ -8,8 +8,15 @@ import torch
 
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.slots import Slot
+from octavo_engine.parallel.group import Group
+from octavo_engine.parallel.shares import Share
 from octavo_engine.quantization.format import TensorInfos
-from octavo_engine.quantization.inputs import InputFormat, round_dynamic, round_static
+from octavo_engine.quantization.inputs import (
+    InputFormat,
+    round_dynamic,
+    round_static,
+    round_to_range,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +40,34 @@ class DynamicRounding:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return round_dynamic(x, self._inputs)
+
+
+class SharedDynamicRounding:
+    """As `DynamicRounding` of whole rows, of which each rank has a share of the inputs: what shares
+    a scale may lie on several ranks."""
+
+    def __init__(self, inputs: InputFormat, in_features: int, share: Share, group: Group) -> None:
+        """in_features: of whole rows."""
+        self._inputs = inputs
+        self._group = group
+        size = inputs.group_size or in_features
+        self._num_groups = -(-in_features // size)
+        self._groups = share.take(torch.arange(in_features), 0) // size
+        """[inputs of this rank]: which scale each has."""
+
+    def slots(self) -> Iterator[Slot]:
+        yield from ()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        values = x.float()
+        groups = self._groups.to(x.device).expand_as(values)
+        # The largest value and the largest negated one, for one message.
+        ends = values.new_full((2, *values.shape[:-1], self._num_groups), -torch.inf)
+        for end, wanted in zip(ends, (values, -values), strict=True):
+            end.scatter_reduce_(-1, groups, wanted, "amax")
+        highest, negated_lowest = self._group.all_reduce_max(ends)
+        lowest = -negated_lowest.gather(-1, groups)
+        return round_to_range(values, lowest, highest.gather(-1, groups), self._inputs).to(x.dtype)
 
 
 class StaticRounding:

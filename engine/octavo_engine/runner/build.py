@@ -14,6 +14,8 @@ from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_mod
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len, restart_len
 from octavo_engine.models.protocol import Model
+from octavo_engine.parallel.group import Group, SoloGroup
+from octavo_engine.parallel.shares import head_shares, refuse_impossible
 from octavo_engine.progress import Report, silent
 from octavo_engine.quantization.choose import choose_scheme
 from octavo_engine.quantization.scheme import Scheme
@@ -51,25 +53,36 @@ class EagerModel:
     """Of pages in the model's dtype."""
     kv_scales: dict[int, KVScales]
     """The checkpoint's own, by layer."""
+    group: Group
 
 
 def build_runner(
-    config: EngineConfig, compiler: GrammarCompiler | None = None, report: Report = silent
+    config: EngineConfig,
+    compiler: GrammarCompiler | None = None,
+    report: Report = silent,
+    *,
+    group: Group | None = None,
+    device: torch.device | None = None,
 ) -> Runner:
-    """Loads the model and takes the memory for its pages.
+    """Loads the model, or a rank's share of it, and takes the memory for its pages.
 
     compiler: the one for structured output that the caller shares; else the runner has its own.
-    Raises ConfigError for settings that cannot work, CheckpointError for a broken model.
+    group, device: the ranks that build their runners at the same time, and this one's device; None:
+    this is the only rank. Raises ConfigError for settings that cannot work, CheckpointError for a
+    broken model.
     """
-    _refuse_unsupported(config)
+    group = group or SoloGroup()
+    _refuse_other_size(config, group)
     compiler = compiler or GrammarCompiler(lambda: load_tokenizer(config.model.path))
-    device = choose_device(config.model.device)
+    device = device or choose_device(config.model.device)
     files = open_model(config.model.path, config.model.load_format)
     scheme = choose_scheme(config.model.quantization, files.scheme, is_gguf=files.is_gguf)
     if not files.is_in_table:
+        refuse_shared_fallback(files, group.size)
         fallback = _load_fallback(config, files, scheme, device)
         return _eager_runner(config, fallback, compiler, device)
     model_config = files.model_config()
+    refuse_impossible(model_config, group.size)
     # A GGUF file is already rounded far below bfloat16: computing in float32 would gain nothing.
     checkpoint_dtype = "bfloat16" if files.is_gguf else model_config.checkpoint_dtype
     dtype = choose_dtype(config.model.dtype, checkpoint_dtype, device)
@@ -77,15 +90,16 @@ def build_runner(
     groups = _kv_groups(model_config, config.model.max_model_len or context_len)
     # The kernels for quantised weights take 16-bit inputs; a CPU is faster with dequantised ones.
     keeps_quantized = device.type == "cuda" and dtype.itemsize == 2
-    build = Build(device, dtype, keeps_quantized=keeps_quantized)
+    build = Build(device, dtype, keeps_quantized=keeps_quantized, group=group)
     model = load_decoder(files, model_config, groups, build, scheme, report)
+    heads = head_shares(model_config, group.rank, group.size)
     shape = PageShape(
-        num_kv_heads=model_config.num_kv_heads,
+        num_kv_heads=heads.num_kv_heads,
         block_size=config.cache.block_size,
         head_dim=model_config.head_dim,
         dtype=dtype,
     )
-    kv_scales = _stored_kv_scales(config, files, shape, device)
+    kv_scales = _stored_kv_scales(config, files, model_config.num_kv_heads, heads.kv_heads, device)
     if device.type == "cuda":
         from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
 
@@ -97,6 +111,7 @@ def build_runner(
             kv_scales=kv_scales,
             context_len=context_len,
             compiler=compiler,
+            group=group,
         )
         return build_cuda_runner(config, loaded, device, report=report)
     report("memory", 0.0)
@@ -104,12 +119,13 @@ def build_runner(
         model=model,
         vocab_size=model_config.vocab_size,
         context_len=context_len,
-        num_q_heads=model_config.num_heads,
+        num_q_heads=heads.num_q_heads,
         original_context_len=original_context_len(model_config),
         restart_len=restart_len(model_config),
         groups=groups,
         shape=shape,
         kv_scales=kv_scales,
+        group=group,
     )
     return _eager_runner(config, eager, compiler, device)
 
@@ -151,6 +167,7 @@ def _load_fallback(
             dtype=dtype,
         ),
         kv_scales={},
+        group=SoloGroup(),
     )
 
 
@@ -164,7 +181,8 @@ def _eager_runner(
         block_bytes=block_bytes(eager.groups, shape),
         # Window layers give their pages back; the scheduler counts what they keep.
         num_groups=max(1, sum(group.window is None for group in eager.groups)),
-        pages_bytes=available_page_bytes(config, device),
+        # All ranks have the same pages: as many as fit where there is the least memory.
+        pages_bytes=eager.group.smallest(available_page_bytes(config, device)),
         device=device,
     )
     _log_sizes(sizes, shape, eager.groups, device)
@@ -207,6 +225,7 @@ def _eager_runner(
         ),
         device=device,
         compiler=compiler,
+        group=eager.group,
     )
     release_threads(device)
     return runner
@@ -226,11 +245,15 @@ def _kv_scales(eager: EagerModel, device: torch.device) -> list[KVScales]:
 
 
 def _stored_kv_scales(
-    config: EngineConfig, files: ModelFiles, shape: PageShape, device: torch.device
+    config: EngineConfig,
+    files: ModelFiles,
+    num_kv_heads: int,
+    own_kv_heads: slice,
+    device: torch.device,
 ) -> dict[int, KVScales]:
     if config.cache.kv_cache_dtype == "auto":
         return {}
-    return files.kv_scales(shape.num_kv_heads, slice(shape.num_kv_heads), device)
+    return files.kv_scales(num_kv_heads, own_kv_heads, device)
 
 
 def model_context_len(config: ModelConfig) -> int:
@@ -248,10 +271,18 @@ def _kv_groups(config: ModelConfig, max_model_len: int) -> tuple[KVGroup, ...]:
     )
 
 
-def _refuse_unsupported(config: EngineConfig) -> None:
-    if config.parallel.tensor_parallel_size != 1:
+def _refuse_other_size(config: EngineConfig, group: Group) -> None:
+    asked = config.parallel.tensor_parallel_size
+    if asked != group.size:
+        raise ConfigError(f"tensor_parallel_size {asked} needs as many ranks, not {group.size}")
+
+
+def refuse_shared_fallback(files: ModelFiles, num_ranks: int) -> None:
+    """Raises ConfigError: transformers' own modules are not shared."""
+    if num_ranks > 1:
         raise ConfigError(
-            f"tensor_parallel_size {config.parallel.tensor_parallel_size} is not supported, only 1"
+            f"{files.name}: tensor_parallel_size {num_ranks} is not supported for model_type "
+            f"{files.raw_config['model_type']!r}, which runs by transformers' modules; only 1"
         )
 
 

@@ -1,7 +1,8 @@
 """Runs batches on one device: request table, pages, model, sampler.
 
 Steps run on one worker thread in the order of their launch, so that the caller can schedule the
-next meanwhile. Knows no scheduler and no text; ranks are several of these, fed the same batches.
+next meanwhile. Knows no scheduler and no text; ranks are several of these, fed the same batches:
+rank 0 chooses the tokens for all.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +21,14 @@ from octavo_engine.batch import (
 from octavo_engine.layers.context import RopeStep, StepContext
 from octavo_engine.messages import EngineInfo
 from octavo_engine.models.protocol import Model
+from octavo_engine.parallel.group import Group, SoloGroup
 from octavo_engine.runner.inputs import InputsBuilder, StepInputs, rotated_lens
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.prompt_logprobs import prompt_logprobs
 from octavo_engine.runner.request_table import RequestTable
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_engine.runner.step_results import HostCopy, LaunchedStep, RawStep
-from octavo_engine.sampler import Sampler, SampleWork
+from octavo_engine.sampler import SampledRow, Sampler, SampleWork
 
 if TYPE_CHECKING:
     from octavo_engine.structured.compiler import GrammarCompiler
@@ -44,8 +46,10 @@ class ModelRunner:
         inputs: InputsBuilder,
         device: torch.device,
         compiler: "GrammarCompiler | None" = None,
+        group: Group | None = None,
     ) -> None:
-        """compiler: for structured output."""
+        """compiler: for structured output. group: the ranks that share the model."""
+        self._group = group or SoloGroup()
         self._model = model
         self._info = info
         self._kv_groups = kv_groups
@@ -111,6 +115,8 @@ class ModelRunner:
 
     def _admit(self, admitted: AdmittedRow) -> str | None:
         self._table.admit(admitted)
+        if self._group.rank != 0:
+            return None
         try:
             self._sampler.admit(admitted.row, admitted.params)
         except ValueError as error:
@@ -127,7 +133,7 @@ class ModelRunner:
             return result
         work = [self._sample_work(inputs.work[idx]) for idx in inputs.sampling]
         logits = self._model.logits(hidden[inputs.sampling_tokens])
-        sampled = self._sampler.sample(logits, work, self._table)
+        sampled = self._sample(logits, work)
         self._table.set_sampled(
             inputs.rows[inputs.token_rows[inputs.sampling_tokens]],
             inputs.positions[inputs.sampling_tokens] + 1,
@@ -140,6 +146,15 @@ class ModelRunner:
             failed_rows=result.failed_rows | self._sampler.take_failures(),
             sampled=HostCopy.start(sampled, self._device),
         )
+
+    def _sample(self, logits: torch.Tensor, work: list[SampleWork]) -> SampledRow:
+        if self._group.rank == 0:
+            sampled = self._sampler.sample(logits, work, self._table)
+        else:
+            ids = torch.empty(len(work), dtype=torch.int64, device=self._device)
+            sampled = SampledRow(ids, None)
+        self._group.broadcast(sampled.token_ids)
+        return sampled
 
     def _sample_work(self, item: RowWork) -> SampleWork:
         return SampleWork(

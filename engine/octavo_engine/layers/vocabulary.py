@@ -1,0 +1,85 @@
+"""Embedding and head: matrices over the vocabulary, of which each rank has a run of ids.
+
+The last ranks' runs may be padded. A tied head is the embedding itself.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional
+
+from octavo_engine.layers.linear import Build, make_linear
+from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
+from octavo_engine.loading.parts import Part, share_into
+from octavo_engine.loading.slots import Slot
+from octavo_engine.model_config import ModelConfig
+from octavo_engine.parallel.shares import vocabulary_share
+
+EMBEDDING_NAME = "model.embed_tokens"
+HEAD_NAME = "lm_head"
+
+
+class Vocabulary:
+    def __init__(self, config: ModelConfig, build: Build) -> None:
+        self._config = config
+        self._group = build.group
+        self._share = vocabulary_share(config.vocab_size, build.group.rank, build.group.size)
+        self.embedding = build.empty(self._share.size, config.hidden_size)
+        self.head = None
+        if not config.tie_word_embeddings:
+            parts = [Part(HEAD_NAME, config.vocab_size, self._share)]
+            self.head = make_linear(parts, config.hidden_size, has_bias=False, build=build)
+        self._packed_embedding: PackedMatrix | None = None
+        scale = torch.tensor(config.embedding_scale, dtype=build.dtype)
+        self._embedding_scale = float(scale)
+
+    def embedding_slots(self) -> Iterator[Slot]:
+        shape = (self._config.vocab_size, self._config.hidden_size)
+        write = share_into(self.embedding, self._share)
+        yield Slot(f"{EMBEDDING_NAME}.weight", shape, write)
+
+    def head_slots(self) -> Iterator[Slot]:
+        if self.head is not None:
+            yield from self.head.slots()
+
+    def optional_names(self) -> frozenset[str]:
+        """Tensors that a checkpoint may hold without need: a tied head, saved all the same."""
+        return frozenset({f"{HEAD_NAME}.weight"} if self.head is None else ())
+
+    def finish(self) -> None:
+        if self.head is not None:
+            self.head.finish()
+        else:
+            self._packed_embedding = pack_for_cpu(self.embedding)
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """token_ids[T] -> [T, hidden_size]."""
+        if self._group.size == 1:
+            x = functional.embedding(token_ids, self.embedding)
+        else:
+            x = self._group.all_reduce(self._own_rows(token_ids))
+        return x if self._embedding_scale == 1.0 else x * self._embedding_scale
+
+    def _own_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Zeros for the ids that other ranks have."""
+        ((first, length),) = self._share.runs
+        own_ids = token_ids - first
+        is_own = (own_ids >= 0) & (own_ids < length)
+        x = functional.embedding(own_ids.clamp(0, len(self.embedding) - 1), self.embedding)
+        return x.masked_fill_(~is_own.unsqueeze(-1), 0.0)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden[R, hidden_size] -> [R, vocab_size], in hidden's dtype."""
+        if self.head is not None:
+            logits = self.head(hidden)
+        elif self._packed_embedding is not None:
+            logits = self._packed_embedding(hidden)
+        else:
+            logits = functional.linear(hidden, self.embedding)
+        if self._config.logits_divisor != 1.0:
+            logits = logits / self._config.logits_divisor
+        if (cap := self._config.final_softcap) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        whole = self._group.all_gather(logits)
+        vocab_size = self._config.vocab_size
+        return whole if whole.shape[1] == vocab_size else whole[:, :vocab_size].contiguous()

@@ -1,0 +1,91 @@
+"""What layers and runners ask of the other ranks. Knows no process and no transport.
+
+All ranks make the same calls in the same order. `gloo_group` and `nccl_group` implement it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+import octavo_kernels
+
+
+class Group(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, the same on each; x may be overwritten."""
+        ...
+
+    def all_reduce_add_rms_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        weight_offset: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of the total, total): the total is the sum of x over ranks plus the residual, which
+        is the same on each rank. See `octavo_kernels.rms_norm`."""
+        ...
+
+    def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
+        """The largest over ranks, element by element; x may be overwritten."""
+        ...
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """x[R, n] of each rank -> [R, size * n], in the order of ranks."""
+        ...
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        """Overwrites x with that of rank 0."""
+        ...
+
+    def smallest(self, value: int) -> int:
+        """Over ranks; waits for all of them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class SoloGroup:
+    """One rank: nobody is asked."""
+
+    rank: int = 0
+    size: int = 1
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def all_reduce_add_rms_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        weight_offset: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return octavo_kernels.rms_norm(
+            x, weight, eps, residual=residual, weight_offset=weight_offset
+        )
+
+    def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        pass
+
+    def smallest(self, value: int) -> int:
+        return value
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,89 @@
+"""Where ranks find each other: a store at rank 0 with the addresses of its sockets, then the group
+over which they build their shares of the model together. Imports torch."""
+
+import json
+from datetime import timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from octavo_engine.batch import Runner
+from octavo_engine.config import EngineConfig
+from octavo_engine.errors import CheckpointError, ConfigError
+from octavo_engine.loading.model_files import open_model
+from octavo_engine.parallel.group import Group
+from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup
+from octavo_engine.progress import Report
+from octavo_engine.runner.build import build_runner
+
+if TYPE_CHECKING:
+    from octavo_engine.structured.compiler import GrammarCompiler
+
+_GROUP_GRACE = 2.0
+"""A group's own calls time out later than rank 0 notices a silent rank, which says more."""
+
+
+def open_store(setup: RankSetup) -> dist.TCPStore:
+    """Rank 0's is the server. Raises ConfigError where it cannot be had or reached."""
+    try:
+        return dist.TCPStore(
+            setup.address,
+            setup.port,
+            is_master=setup.rank == 0,
+            timeout=timedelta(seconds=START_LIMIT_S),
+            wait_for_workers=False,
+        )
+    except (RuntimeError, dist.DistError) as error:
+        role = "be opened" if setup.rank == 0 else "be reached"
+        raise ConfigError(
+            f"rank {setup.rank}: the store of rank 0 at {setup.address}:{setup.port} cannot "
+            f"{role}: {error}"
+        ) from error
+
+
+def build_share(
+    config: EngineConfig,
+    setup: RankSetup,
+    store: dist.Store,
+    device_type: str,
+    compiler: "GrammarCompiler | None",
+    report: Report,
+) -> Runner:
+    """The runner of this rank's share; all ranks do this at the same time. Raises as
+    `build_runner` does, and CheckpointError where ranks find different files."""
+    device = torch.device(device_type)
+    if device_type == "cuda":
+        device = torch.device("cuda", setup.local_rank)
+        torch.cuda.set_device(device)
+    _refuse_other_files(config, setup, store)
+    group = _make_group(setup, store, device, config.parallel.rank_timeout_s)
+    return build_runner(config, compiler, report, group=group, device=device)
+
+
+def _make_group(setup: RankSetup, store: dist.Store, device: torch.device, limit_s: float) -> Group:
+    """Waits for the other ranks."""
+    if device.type == "cpu":
+        from octavo_engine.parallel.gloo_group import GlooGroup
+
+        return GlooGroup(setup, store, _GROUP_GRACE * limit_s)
+    from octavo_engine.parallel.nccl_group import NcclGroup
+
+    return NcclGroup(setup, store, device)
+
+
+def _refuse_other_files(config: EngineConfig, setup: RankSetup, store: dist.Store) -> None:
+    """Before any weight is read: hosts may hold different versions of a model."""
+    files = open_model(config.model.path, config.model.load_format)
+    infos = {name: (info.shape, info.dtype) for name, info in files.source.infos().items()}
+    facts = json.dumps([files.raw_config, infos], sort_keys=True, default=str)
+    digest = blake2b(facts.encode(), digest_size=16).hexdigest()
+    store.set(f"model/{setup.rank}", digest)
+    if setup.rank == 0:
+        return
+    if (found := store.get("model/0").decode()) != digest:
+        raise CheckpointError(
+            f"{files.name} is not what rank 0 has: config and tensors hash to {digest}, there to "
+            f"{found}"
+        )

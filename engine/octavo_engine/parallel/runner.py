@@ -1,0 +1,61 @@
+"""A `Runner` over several ranks: each step goes to all of them, the result is rank 0's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo_engine.batch import Batch, KVGroup, Runner, StepHandle, StepResult
+from octavo_engine.messages import EngineInfo
+from octavo_engine.parallel.crew import Crew
+
+
+@dataclass(frozen=True)
+class ParallelStep:
+    at: int
+    """Its number in the order of launch."""
+    local: StepHandle
+    crew: Crew
+
+    def result(self) -> StepResult:
+        """Waits for rank 0's step. Raises what is wrong with another rank where that is why."""
+        try:
+            result = self.local.result()
+        except Exception as error:
+            raise self.crew.explain(error) from error
+        self.crew.note_result(self.at, result)
+        return result
+
+
+class ParallelRunner:
+    """Owns rank 0's runner and the crew, and closes both."""
+
+    def __init__(self, local: Runner, crew: Crew, release: Callable[[], None]) -> None:
+        """release: called last, gives back what the ranks had in common."""
+        self._local = local
+        self._crew = crew
+        self._release = release
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._local.info
+
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return self._local.kv_groups
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self._local.num_host_blocks
+
+    def launch(self, batch: Batch) -> ParallelStep:
+        at = self._crew.send_step(batch)
+        return ParallelStep(at, self._local.launch(batch), self._crew)
+
+    def on_failure(self, told: Callable[[str], None]) -> None:
+        self._crew.on_failure(told)
+
+    def close(self) -> None:
+        """Waits for the steps that were launched, unless a rank has failed: then none may end."""
+        if self._crew.failure is None:
+            self._local.close()
+        self._crew.close()
+        self._release()

@@ -1,0 +1,139 @@
+"""Many models on several ranks, without rank 0's watching: `python -m tests.engine.rank_pool`.
+
+Reads a JSON list of cases from standard input and writes the outcomes to standard output. What is
+slow, the imports, is done once: the ranks are forked, and each builds its share of one model after
+the other.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+START_LIMIT_S = 300
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    folder: str
+    num_ranks: int
+    prompts: list[list[int]]
+    num_new: int
+    chunk: int = 10**6
+    dtype: str = "float32"
+    logprobs: int = 2
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    error: str | None
+    """None: it ran."""
+    tokens: list[list[int]]
+    logprobs: list[list[dict[int, float]]]
+    """Of each sampled token the likeliest, by id."""
+
+
+def run_cases(cases: list[Case]) -> list[Outcome]:
+    """In the order of the cases."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.engine.rank_pool"],
+        input=msgspec.json.encode(cases),
+        stdout=subprocess.PIPE,
+        env=environment,
+        timeout=START_LIMIT_S,
+        check=True,
+    )
+    return msgspec.json.decode(ended.stdout, type=list[Outcome])
+
+
+def _run_rank(rank: int, num_ranks: int, port: int, cases: list[Case], out: Path) -> None:
+    import torch.distributed as dist
+
+    from octavo_engine.parallel.setup import setup_on_this_host
+
+    setup = setup_on_this_host(rank, num_ranks, port)
+    store = dist.TCPStore(setup.address, port, is_master=False)
+    outcomes = []
+    for number, case in enumerate(cases):
+        own_store = dist.PrefixStore(f"{num_ranks}/{number}", store)
+        outcomes.append(_run_case(case, setup, own_store))
+    if rank == 0:
+        out.write_bytes(msgspec.json.encode(outcomes))
+
+
+def _run_case(case: Case, setup: Any, store: Any) -> Outcome:
+    from tests.engine.runner_driver import Job, run_jobs
+
+    from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, ParallelSettings
+    from octavo_engine.errors import OctavoError
+    from octavo_engine.parallel.rendezvous import build_share
+    from octavo_engine.progress import silent
+    from octavo_engine.sampling_params import SamplingParams
+
+    config = EngineConfig(
+        model=ModelSettings(path=case.folder, device="cpu", dtype=case.dtype),
+        cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
+        parallel=ParallelSettings(tensor_parallel_size=case.num_ranks),
+    )
+    try:
+        runner = build_share(config, setup, store, "cpu", None, silent)
+    except OctavoError as error:
+        return Outcome(error=str(error), tokens=[], logprobs=[])
+    params = SamplingParams(temperature=0.0, logprobs=case.logprobs)
+    jobs = [Job(prompt, case.num_new, params) for prompt in case.prompts]
+    outcomes = run_jobs(runner, jobs, chunk=case.chunk)
+    runner.close()
+    logprobs: list[list[dict[int, float]]] = [[] for _ in jobs]
+    for result in outcomes[0].results:
+        for token in result.sampled:
+            if token.logprobs is not None:
+                logprobs[token.row].append({t.token_id: t.logprob for t in token.logprobs.top})
+    return Outcome(error=None, tokens=[o.token_ids for o in outcomes], logprobs=logprobs)
+
+
+def main() -> None:
+    import torch
+    import torch.distributed as dist
+    from transformers import LlamaConfig  # noqa: F401 - its imports take seconds
+
+    import octavo_engine.parallel.gloo_group
+    import octavo_engine.parallel.rendezvous  # noqa: F401 - before the fork
+    from octavo_engine.logs import configure_logs
+
+    configure_logs("console")
+    torch.set_num_threads(1)
+    cases = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Case])
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    outcomes: dict[int, list[Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for num_ranks in sorted({case.num_ranks for case in cases}):
+            own = [case for case in cases if case.num_ranks == num_ranks]
+            out = Path(folder) / str(num_ranks)
+            pids = [_fork(rank, num_ranks, store.port, own, out) for rank in range(num_ranks)]
+            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+            if any(codes):
+                raise SystemExit(f"{num_ranks} ranks have ended with {codes}")
+            outcomes[num_ranks] = json.loads(out.read_bytes())
+    sys.stdout.write(json.dumps([outcomes[case.num_ranks].pop(0) for case in cases]))
+
+
+def _fork(rank: int, num_ranks: int, port: int, cases: list[Case], out: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _run_rank(rank, num_ranks, port, cases, out)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
