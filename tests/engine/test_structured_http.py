@@ -25,6 +25,7 @@ from octavo_engine.server.state import Loaded
 from octavo_engine.server.structure import GrammarChecks
 from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_engine.structured.grammars import regex_grammar
+from octavo_engine.text.tokenizer import Tokenizer
 
 PERSON = {
     "type": "object",
@@ -235,6 +236,15 @@ async def test_an_abusive_schema_is_a_400():
             body = {"model": "echo", "prompt": "x", "guided_json": schema}
             error = await client.refused("/v1/completions", body)
             assert words in error["message"]
+
+
+async def test_the_deadline_of_a_grammar_is_not_for_the_vocabulary():
+    def slow_to_load() -> Tokenizer:
+        time.sleep(0.6)
+        return make_tokenizer()
+
+    checks = GrammarChecks(GrammarCompiler(slow_to_load), limit_s=0.5)
+    await checks.check(regex_grammar("a", "regex").text(), "regex")
 
 
 async def test_a_grammar_that_compiles_for_too_long_is_a_400_and_a_queue_of_them_a_503():

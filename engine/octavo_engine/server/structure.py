@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from octavo_engine.errors import RequestError
@@ -84,6 +85,10 @@ class GrammarChecks:
     async def check(self, grammar: str, param: str) -> float:
         """Seconds that it took. Raises `ApiError`: 400 for what does not compile in time, 503 when
         others' grammars were in the way."""
+        if not self._compiler.knows_words:
+            # Once, and no fault of this grammar: the deadline is not for it.
+            with suppress(ValueError):  # `check` says it again, with the field
+                await asyncio.to_thread(self._compiler.learn_words)
         began_s = time.monotonic()
         work = self._threads.submit(self._compiler.check, grammar, param)
         try:

@@ -37,6 +37,15 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._load_lock = threading.Lock()
 
+    @property
+    def knows_words(self) -> bool:
+        return self._vocabulary is not None
+
+    def learn_words(self) -> None:
+        """What the first grammar would else have to wait for: the vocabulary as the masks need it,
+        seconds for a large one. Raises ValueError for a model whose texts have no end."""
+        self._words()
+
     def check(self, grammar: str, param: str) -> None:
         """Compiles a grammar and looks at its first step.
 
