@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from octavo_operator import start_words
 from octavo_operator.reasons import Reason
 
 Pod = Mapping[str, Any]
@@ -133,7 +134,7 @@ def _image(pod: Pod) -> _Finding | None:
 def _cannot_start(pod: Pod) -> _Finding | None:
     for status, waiting in _waiting(pod):
         if waiting.get("reason") in _START_REASONS:
-            detail = waiting.get("message", waiting["reason"])
+            detail = start_words.settled(pod, waiting.get("message", waiting["reason"]))
             return (
                 Reason.CONTAINER_CANNOT_START,
                 f"cannot start container {status['name']}: {detail}",
