@@ -27,7 +27,7 @@ _GS_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
 class Bucket:
     def __init__(self, uri: ModelUri, secrets: Secrets) -> None:
         self._uri = uri
-        self._store = _s3(uri, secrets) if uri.scheme == "s3" else _gs(uri, secrets)
+        self._store = _opened(uri, secrets)
         self._folder = uri.path.rpartition("/")[0] if uri.is_file else uri.path
 
     def listing(self) -> Listing:
@@ -71,6 +71,16 @@ class Bucket:
 
     def _key(self, name: str) -> str:
         return f"{self._folder}/{name}" if self._folder else name
+
+
+def _opened(uri: ModelUri, secrets: Secrets) -> "S3Store | GCSStore":
+    """Raises DownloadFailed where the library cannot begin, as without any certificates."""
+    from obstore.exceptions import BaseError
+
+    try:
+        return _s3(uri, secrets) if uri.scheme == "s3" else _gs(uri, secrets)
+    except BaseError as error:
+        raise DownloadFailed(f"{uri}: {' '.join(str(error).split())}") from error
 
 
 def _s3(uri: ModelUri, secrets: Secrets) -> "S3Store":

@@ -119,6 +119,15 @@ def test_a_source_without_network_is_told(bring, monkeypatch):
         bring()
 
 
+def test_a_bucket_without_any_certificates_is_told(bring, monkeypatch, tmp_path):
+    """As in an image that has none: the library wants them even for plain HTTP."""
+    monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+
+    with pytest.raises(DownloadFailed, match=r"^s3://org/name: .*No CA certificates"):
+        bring("s3://org/name")
+
+
 def test_a_cache_without_room(bring, cache, monkeypatch):
     monkeypatch.setattr(
         "octavo_engine.fetch.transfer.os.statvfs",
