@@ -1,7 +1,6 @@
 """One query a row against its pages, read where they lie: a thread takes a row's KV head at a time.
 
-Four keys at once keep the sums apart and the queries in registers. The shape of a head is a
-constant of the compiled code: twice as fast as one that is read.
+The shape of a head is a constant of the compiled code: twice as fast as one that is read.
 """
 
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import carray, njit
 
+from octavo_kernels.cpu.pair_dots import KEYS_AT_ONCE, add_scores, add_weighted
 from octavo_kernels.cpu.words import (
     FAST,
     as_number,
@@ -22,26 +22,28 @@ from octavo_kernels.cpu.words import (
 
 
 @njit(fastmath=FAST, nogil=True, error_model="numpy")
-def _softmax(scores, num_keys, num_scores):
-    """In place over num_keys scores; those up to num_scores become 0."""
-    largest = scores[0]
-    for i in range(1, num_keys):
+def _softmax(scores, scale, weights, hidden, visible):
+    """Weights of visible keys behind hidden ones, relative to the largest; returns their sum. The
+    others up to the last step of KEYS_AT_ONCE weigh nothing."""
+    end = hidden + visible
+    largest = scores[hidden]
+    for i in range(hidden, end):
         largest = max(largest, scores[i])
     total = np.float32(0)
-    for i in range(num_keys):
-        weight = exp_not_above_0(scores[i] - largest)
-        scores[i] = weight
-        total += weight
-    inverse = np.float32(1) / total
-    for i in range(num_keys):
-        scores[i] *= inverse
-    for i in range(num_keys, num_scores):
-        scores[i] = 0
+    for i in range(hidden, end):
+        weight = narrow(exp_not_above_0((scores[i] - largest) * scale))
+        weights[i] = weight
+        total += widen(weight)
+    for i in range(hidden):
+        weights[i] = 0
+    for i in range(end, (end + KEYS_AT_ONCE - 1) // KEYS_AT_ONCE * KEYS_AT_ONCE):
+        weights[i] = 0
+    return total
 
 
 def make_decode_attention(num_queries: int, head_dim: int) -> Callable[..., None]:
-    """For num_queries query heads on a KV head."""
-    zero = np.float32(0)
+    """For num_queries query heads on a KV head; head_dim is a multiple of 2."""
+    row_bytes = 2 * head_dim
 
     @compiled_once
     def decode_attention(words, part, num_parts):
@@ -52,76 +54,47 @@ def make_decode_attention(num_queries: int, head_dim: int) -> Callable[..., None
         table = carray(int32s_at(words[9]), (num_rows, num_columns))
         seq_lens = carray(int32s_at(words[10]), (num_rows,))
         scale = np.float32(as_number(words[12]))
-        q = np.empty((num_queries, head_dim), np.float32)
-        sums = np.empty((num_queries, head_dim), np.float32)
+        sums = np.empty((num_queries, 2, head_dim // 2), np.float32)
         scores = np.empty((num_queries, num_columns * block_size), np.float32)
-        page_bytes = 2 * block_size * head_dim
+        weights = np.empty((num_queries, num_columns * block_size), np.uint16)
+        page_bytes = block_size * row_bytes
         # Rows come longest first: every num_parts-th gives each thread a like share.
         for task in range(part, num_rows * num_kv, num_parts):
             row, head = task // num_kv, task % num_kv
-            heads_at = 2 * head * num_queries * head_dim
-            source = carray(
-                words_at(words[5] + 2 * row * words[6] + heads_at), (num_queries, head_dim)
-            )
-            for query in range(num_queries):
-                for i in range(head_dim):
-                    q[query, i] = widen(source[query, i]) * scale
-                    sums[query, i] = 0
+            heads_at = head * num_queries * row_bytes
+            q_at = words[5] + 2 * row * words[6] + heads_at
+            # From the block of the oldest visible key on; keys beyond the last one are masked.
             seq_len = seq_lens[row]
-            # From the block of the oldest visible key on, in fours: the tail is masked.
             first = 0 if window == 0 or window > seq_len else seq_len - window
             first_block = first // block_size
-            base = first_block * block_size
             num_blocks = (seq_len + block_size - 1) // block_size
             for block in range(first_block, num_blocks):
-                at = (table[row, block] * num_kv + head) * page_bytes
-                keys = carray(words_at(words[7] + at), (block_size, head_dim))
-                num_keys = min(block_size, (seq_len - block * block_size + 3) // 4 * 4)
-                for key in range(0, num_keys, 4):
-                    k0, k1, k2, k3 = keys[key], keys[key + 1], keys[key + 2], keys[key + 3]
-                    for query in range(num_queries):
-                        s0, s1, s2, s3 = zero, zero, zero, zero
-                        for i in range(head_dim):
-                            x = q[query, i]
-                            s0 += x * widen(k0[i])
-                            s1 += x * widen(k1[i])
-                            s2 += x * widen(k2[i])
-                            s3 += x * widen(k3[i])
-                        target = scores[query]
-                        place = block * block_size - base + key
-                        target[place] = s0
-                        target[place + 1] = s1
-                        target[place + 2] = s2
-                        target[place + 3] = s3
-            hidden, visible = first - base, seq_len - first
+                keys_at = words[7] + (table[row, block] * num_kv + head) * page_bytes
+                place = (block - first_block) * block_size
+                for key in range(0, min(block_size, seq_len - block * block_size), KEYS_AT_ONCE):
+                    out_at = scores.ctypes.data + 4 * (place + key)
+                    key_at, stride = keys_at + key * row_bytes, 4 * scores.shape[1]
+                    add_scores(num_queries, head_dim, q_at, key_at, out_at, stride)
+            hidden, visible = first - first_block * block_size, seq_len - first
+            totals = np.empty(num_queries, np.float32)
             for query in range(num_queries):
-                for i in range(hidden):
-                    scores[query, i] = 0
-                _softmax(scores[query, hidden:], visible, (hidden + visible + 3) // 4 * 4 - hidden)
+                totals[query] = _softmax(scores[query], scale, weights[query], hidden, visible)
+            sums[:] = 0
             for block in range(first_block, num_blocks):
-                at = (table[row, block] * num_kv + head) * page_bytes
-                values = carray(words_at(words[8] + at), (block_size, head_dim))
-                num_keys = min(block_size, (seq_len - block * block_size + 3) // 4 * 4)
-                for key in range(0, num_keys, 4):
-                    v0, v1, v2, v3 = values[key], values[key + 1], values[key + 2], values[key + 3]
-                    place = block * block_size - base + key
-                    for query in range(num_queries):
-                        w0, w1 = scores[query, place], scores[query, place + 1]
-                        w2, w3 = scores[query, place + 2], scores[query, place + 3]
-                        for i in range(head_dim):
-                            sums[query, i] += (
-                                w0 * widen(v0[i])
-                                + w1 * widen(v1[i])
-                                + w2 * widen(v2[i])
-                                + w3 * widen(v3[i])
-                            )
-            out = carray(
-                words_at(words[11] + 2 * row * num_kv * num_queries * head_dim + heads_at),
-                (num_queries, head_dim),
-            )
+                values_at = words[8] + (table[row, block] * num_kv + head) * page_bytes
+                place = (block - first_block) * block_size
+                for key in range(0, min(block_size, seq_len - block * block_size), KEYS_AT_ONCE):
+                    weights_at = weights.ctypes.data + 2 * (place + key)
+                    value_at, stride = values_at + key * row_bytes, 2 * weights.shape[1]
+                    sums_at = sums.ctypes.data
+                    add_weighted(num_queries, head_dim, sums_at, value_at, weights_at, stride)
+            out_at = words[11] + row * num_kv * num_queries * row_bytes + heads_at
+            out = carray(words_at(out_at), (num_queries, head_dim // 2, 2))
             for query in range(num_queries):
-                for i in range(head_dim):
-                    out[query, i] = narrow(sums[query, i])
+                inverse = np.float32(1) / totals[query]
+                for i in range(head_dim // 2):
+                    out[query, i, 0] = narrow(sums[query, 0, i] * inverse)
+                    out[query, i, 1] = narrow(sums[query, 1, i] * inverse)
 
     kernel: Callable[..., None] = decode_attention
     return kernel

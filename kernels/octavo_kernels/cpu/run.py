@@ -137,7 +137,8 @@ def paged_attention(
 ) -> torch.Tensor:
     num_decodes = metadata.num_decode_rows
     kernels = None
-    if num_decodes and softcap is None and sinks is None and _has_plain_heads(q):
+    is_covered = softcap is None and sinks is None and q.shape[2] % 2 == 0
+    if num_decodes and is_covered and _has_plain_heads(q):
         kernels = compiled() if all(map(_is_plain, (k_cache, v_cache))) else None
     if kernels is None:
         return attention.paged_attention(
