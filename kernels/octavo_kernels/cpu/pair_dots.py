@@ -145,13 +145,13 @@ def _sums_of_four(builder, vectors):
     groups = range(0, width, 4)
     near = [at for g in groups for at in (g, g + width, g + 1, g + 1 + width)]
     far = [at for g in groups for at in (g + 2, g + 2 + width, g + 3, g + 3 + width)]
-    halves = [
+    left, right = (
         builder.fadd(_shuffled(builder, a, b, near), _shuffled(builder, a, b, far))
         for a, b in (vectors[:2], vectors[2:])
-    ]
+    )
     near = [at for g in groups for at in (g, g + 1, g + width, g + 1 + width)]
     far = [at for g in groups for at in (g + 2, g + 3, g + 2 + width, g + 3 + width)]
-    sums = builder.fadd(_shuffled(builder, *halves, near), _shuffled(builder, *halves, far))
+    sums = builder.fadd(_shuffled(builder, left, right, near), _shuffled(builder, left, right, far))
     while width > 4:
         width //= 2
         lower = _shuffled(builder, sums, sums, range(width))
