@@ -80,7 +80,7 @@ def _run_case(case: Case, setup: Any, store: Any) -> Outcome:
         parallel=ParallelSettings(tensor_parallel_size=case.num_ranks),
     )
     try:
-        runner = build_share(config, setup, store, "cpu", None, silent)
+        runner, _ = build_share(config, setup, store, "cpu", None, silent)
     except OctavoError as error:
         return Outcome(error=str(error), tokens=[], logprobs=[])
     params = SamplingParams(temperature=0.0, logprobs=case.logprobs)

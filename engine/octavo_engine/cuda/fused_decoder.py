@@ -136,8 +136,11 @@ def _row_norm(norm: RMSNorm) -> RowNorm:
 
 def fuse(decoder: Decoder) -> FusedDecoder | None:
     """None where some layer is not of the plain kind: norms before the sublayers alone, SiLU gates,
-    16-bit weights in whole tiles, or packed ones as Hopper's kernel takes them."""
+    16-bit weights in whole tiles, or packed ones as Hopper's kernel takes them. Ranks must sum what
+    the products make before it is added to the residual."""
     config = decoder.config
+    if decoder.num_ranks > 1:
+        return None
     if config.activation != "silu" or config.residual_scale != 1.0:
         return None
     blocks = [_fusable(block) for block in decoder.blocks]

@@ -57,7 +57,7 @@ def bias_slots(parts: Sequence[Part], bias: torch.Tensor | None) -> Iterator[Slo
     """One for each part. bias: one below the other as the parts are; None: another rank has it."""
     first = 0
     for part in parts:
-        write = discard
+        write: Callable[[torch.Tensor], None] = discard
         if bias is not None:
             target = bias[first : first + part.num_rows]
             write = share_into(target, part.rows)

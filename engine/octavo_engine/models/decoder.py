@@ -102,6 +102,7 @@ class Block:
 class Decoder:
     def __init__(self, config: ModelConfig, groups: tuple[KVGroup, ...], build: Build) -> None:
         self.config = config
+        self.num_ranks = build.group.size
         group_of = {id_: idx for idx, group in enumerate(groups) for id_ in group.layer_ids}
         self.ropes: tuple[RopeConfig, ...] = tuple(
             dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import structlog
-import torch.distributed as dist
 import zmq
+from torch._C._distributed_c10d import Store
 
 from octavo_engine.batch import Batch, StepResult
 from octavo_engine.errors import RankFailed
@@ -21,7 +21,7 @@ from octavo_engine.parallel import wire
 from octavo_engine.parallel.plan import PlanChain
 from octavo_engine.parallel.processes import STACK_WAIT_S, RankProcess
 from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup
-from octavo_engine.parallel.sockets import Sender, bind, make_receiver
+from octavo_engine.parallel.sockets import LINGER_MS, Sender, bind, make_receiver
 from octavo_engine.parallel.watchdog import Failure, Watchdog, info_difference
 from octavo_engine.version import octavo_version
 
@@ -35,7 +35,7 @@ _CLOSE_LIMIT_S = 10.0
 
 
 class Crew:
-    def __init__(self, setup: RankSetup, store: dist.Store, limit_s: float) -> None:
+    def __init__(self, setup: RankSetup, store: Store, limit_s: float) -> None:
         """Publishes where the other ranks find us. limit_s: of silence, and of a step."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._reports = make_receiver(self._context)
@@ -113,7 +113,8 @@ class Crew:
     def close(self) -> None:
         """The processes end by themselves, or are killed."""
         self._is_closing.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         for sender in self._senders.values():
             sender.send(wire.encode(wire.Close()))
         for process in self._processes:
@@ -121,13 +122,20 @@ class Crew:
                 log.warning("a rank does not end by itself, it is killed", rank=process.rank)
             process.kill()
         for sender in self._senders.values():
-            sender.close()
+            sender.close(LINGER_MS if self._failure is None else 0)
         self._reports.close(0)
         self._context.term()
 
     # The watching thread.
 
     def _watch(self) -> None:
+        try:
+            self._watch_until_it_ends()
+        except Exception as error:  # whatever ends this thread ends the crew, in the open
+            log.exception("the ranks cannot be watched")
+            self._fail(Failure(0, RankFailed(f"the ranks cannot be watched: {error!r}")))
+
+    def _watch_until_it_ends(self) -> None:
         last_beat_s = 0.0
         while not self._is_closing.is_set() and self._failure is None:
             found = self._listen() or self._look()
@@ -175,17 +183,18 @@ class Crew:
                 self._to_boot.discard(rank)
 
     def _fail(self, failure: Failure) -> None:
+        log.error("a rank has failed", rank=failure.rank, reason=str(failure.error))
+        if failure.hangs:
+            # Before anybody is told: this process may then end at once.
+            self._tell_stacks()
         with self._lock:
             if self._failure is not None:
                 return
             self._failure = failure
             told, self._told = self._told, []
-        log.error("a rank has failed", rank=failure.rank, reason=str(failure.error))
         for tell in told:
             tell(str(failure.error))
         self._has_failed.set()
-        if failure.hangs:
-            self._tell_stacks()
         for process in self._processes:
             process.kill()
 

@@ -20,6 +20,7 @@ from octavo_engine.loading.model_files import open_model
 from octavo_engine.logs import LogFormat
 from octavo_engine.parallel import wire
 from octavo_engine.parallel.crew import Crew
+from octavo_engine.parallel.group import Group
 from octavo_engine.parallel.processes import RankProcess
 from octavo_engine.parallel.rendezvous import build_share, open_store
 from octavo_engine.parallel.runner import ParallelRunner
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from octavo_engine.structured.compiler import GrammarCompiler
 
 _POLL_S = 0.05
+
+Share = tuple[Runner, Group]
 
 
 def build_parallel_runner(
@@ -59,7 +62,7 @@ def build_parallel_runner(
     try:
         processes = [] if launched else _start_processes(num_ranks, store.port, device)
         crew.start(processes, wire.Boot(config, device.type, log_format))
-        local = _on_thread(
+        local, group = _on_thread(
             lambda: build_share(config, setup, store, device.type, compiler, report), crew
         )
         _wait_until_ready(crew, local)
@@ -67,7 +70,7 @@ def build_parallel_runner(
         crew.close()
         torch.set_num_threads(num_threads)
         raise
-    return ParallelRunner(local, crew, lambda: torch.set_num_threads(num_threads))
+    return ParallelRunner(local, crew, group, lambda: torch.set_num_threads(num_threads))
 
 
 def _refuse_before_start(config: EngineConfig, device: torch.device, *, is_one_host: bool) -> None:
@@ -96,10 +99,10 @@ def _start_processes(num_ranks: int, port: int, device: torch.device) -> list[Ra
     return [RankProcess(setup_on_this_host(rank, num_ranks, port), environment) for rank in ranks]
 
 
-def _on_thread(build: Callable[[], Runner], crew: Crew) -> Runner:
+def _on_thread(build: Callable[[], Share], crew: Crew) -> Share:
     """Its result; or, when another rank fails, that error at once: `build` may wait for the rank
     for ever and is left alone."""
-    future: Future[Runner] = Future()
+    future: Future[Share] = Future()
 
     def run() -> None:
         try:

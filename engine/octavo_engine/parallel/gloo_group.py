@@ -6,9 +6,11 @@ in one process.
 
 import socket
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ReduceOp, Store
 
 import octavo_kernels
 from octavo_engine.parallel.setup import RankSetup
@@ -17,20 +19,21 @@ from octavo_engine.parallel.setup import RankSetup
 class GlooGroup:
     """Implements `Group`."""
 
-    def __init__(self, setup: RankSetup, store: dist.Store, timeout_s: float) -> None:
+    def __init__(self, setup: RankSetup, store: Store, timeout_s: float) -> None:
         """Waits for the other ranks. timeout_s: of this and of each call."""
         self.rank, self.size = setup.rank, setup.size
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [
-            dist.ProcessGroupGloo.create_device(hostname=address_towards(setup.address))
-        ]
+        gloo: Any = dist.ProcessGroupGloo  # torch declares half of it
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=address_towards(setup.address))]
         options._timeout = timedelta(seconds=timeout_s)
-        prefixed = dist.PrefixStore("gloo", store)
-        self._gloo = dist.ProcessGroupGloo(prefixed, setup.rank, setup.size, options)
+        self._gloo = gloo(PrefixStore("gloo", store), setup.rank, setup.size, options)
+
+    def prepare(self, hidden_size: int, dtype: torch.dtype) -> None:
+        """Nothing: all sums are made in the same way."""
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
-        self._reduce(wide, dist.ReduceOp.SUM)
+        self._reduce(wide, ReduceOp.SUM)
         return wide.to(x.dtype)
 
     def all_reduce_add_rms_norm(
@@ -47,7 +50,7 @@ class GlooGroup:
         )
 
     def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
-        self._reduce(x, dist.ReduceOp.MAX)
+        self._reduce(x, ReduceOp.MAX)
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,11 +63,11 @@ class GlooGroup:
 
     def smallest(self, value: int) -> int:
         number = torch.tensor([value])
-        self._reduce(number, dist.ReduceOp.MIN)
+        self._reduce(number, ReduceOp.MIN)
         return int(number)
 
-    def _reduce(self, x: torch.Tensor, how: dist.ReduceOp.RedOpType) -> None:
-        options = dist.AllreduceOptions()
+    def _reduce(self, x: torch.Tensor, how: ReduceOp.RedOpType) -> None:
+        options = AllreduceOptions()
         options.reduceOp = how
         self._gloo.allreduce([x], options).wait()
 

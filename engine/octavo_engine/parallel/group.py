@@ -18,6 +18,10 @@ class Group(Protocol):
     @property
     def size(self) -> int: ...
 
+    def prepare(self, hidden_size: int, dtype: torch.dtype) -> None:
+        """Told before the model is built what most sums will be of: [T, hidden_size] of dtype."""
+        ...
+
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, the same on each; x may be overwritten."""
         ...
@@ -50,7 +54,9 @@ class Group(Protocol):
         """Over ranks; waits for all of them."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """When no rank will make a call any more."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ class SoloGroup:
 
     rank: int = 0
     size: int = 1
+
+    def prepare(self, hidden_size: int, dtype: torch.dtype) -> None:
+        pass
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x

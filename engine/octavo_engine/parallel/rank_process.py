@@ -15,12 +15,12 @@ from queue import SimpleQueue
 
 import structlog
 import torch
-import torch.distributed as dist
 import zmq
+from torch._C._distributed_c10d import Store
 
 from octavo_engine.batch import Runner, StepHandle, StepResult
 from octavo_engine.core.failures import kind_of, sentence_of
-from octavo_engine.errors import ConfigError, OctavoError
+from octavo_engine.errors import ConfigError, OctavoError, RankFailed
 from octavo_engine.logs import configure_logs
 from octavo_engine.parallel import wire
 from octavo_engine.parallel.plan import PlanChain
@@ -34,13 +34,15 @@ from octavo_engine.version import octavo_version
 log = structlog.get_logger(__name__)
 
 _BEAT_PERIOD_MS = 250
+_PATIENCE = 4.0
+"""Rank 0 is given more time than it gives: its end alone does not need its word to be seen."""
 
 
 class Rank:
     def __init__(
         self,
         setup: RankSetup,
-        store: dist.Store,
+        store: Store,
         commands: "zmq.Socket[bytes]",
         reports: Sender,
     ) -> None:
@@ -76,7 +78,7 @@ class Rank:
         match command:
             case wire.Boot():
                 configure_logs(command.log_format)
-                self._limit_s = command.config.parallel.rank_timeout_s
+                self._limit_s = _PATIENCE * command.config.parallel.rank_timeout_s
                 threading.Thread(target=self._load, args=(command,), daemon=True).start()
             case wire.Step():
                 self._launch(command)
@@ -89,20 +91,26 @@ class Rank:
 
     def _load(self, boot: wire.Boot) -> None:
         try:
-            runner = build_share(boot.config, self._setup, self._store, boot.device, None, silent)
+            config, device = boot.config, boot.device
+            runner, _ = build_share(config, self._setup, self._store, device, None, silent)
         except BaseException as error:  # told to rank 0, which raises it
             self._fail(error, "the model could not be loaded")
             return
+        self.use(runner)
+
+    def use(self, runner: Runner) -> None:
+        """The steps to come run on it."""
         self._runner = runner
         self._finisher.start()
         self._say(wire.Ready(self._setup.rank, runner.info))
 
     def _launch(self, step: wire.Step) -> None:
-        if self._chain.add(step.plan) != step.chain:
-            self._fail(RuntimeError("the hash of the plan of a step is not rank 0's"), "not run")
-            return
         assert self._runner is not None, "rank 0 sends no step before this rank is ready"
         batch = wire.decode_plan(step.plan)
+        if self._chain.add(step.plan) != step.chain:
+            what = f"the hash of the plan of step {batch.step_id} and those before is not rank 0's"
+            self._fail(RankFailed(what), "not run")
+            return
         if self._setup.local_rank and torch.cuda.is_available():
             torch.cuda.set_device(self._setup.local_rank)  # holds for a thread
         try:

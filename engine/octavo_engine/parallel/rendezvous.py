@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
 
 from octavo_engine.batch import Runner
 from octavo_engine.config import EngineConfig
@@ -25,17 +25,17 @@ _GROUP_GRACE = 2.0
 """A group's own calls time out later than rank 0 notices a silent rank, which says more."""
 
 
-def open_store(setup: RankSetup) -> dist.TCPStore:
+def open_store(setup: RankSetup) -> TCPStore:
     """Rank 0's is the server. Raises ConfigError where it cannot be had or reached."""
     try:
-        return dist.TCPStore(
+        return TCPStore(
             setup.address,
             setup.port,
             is_master=setup.rank == 0,
             timeout=timedelta(seconds=START_LIMIT_S),
             wait_for_workers=False,
         )
-    except (RuntimeError, dist.DistError) as error:
+    except RuntimeError as error:
         role = "be opened" if setup.rank == 0 else "be reached"
         raise ConfigError(
             f"rank {setup.rank}: the store of rank 0 at {setup.address}:{setup.port} cannot "
@@ -46,34 +46,39 @@ def open_store(setup: RankSetup) -> dist.TCPStore:
 def build_share(
     config: EngineConfig,
     setup: RankSetup,
-    store: dist.Store,
+    store: Store,
     device_type: str,
     compiler: "GrammarCompiler | None",
     report: Report,
-) -> Runner:
-    """The runner of this rank's share; all ranks do this at the same time. Raises as
-    `build_runner` does, and CheckpointError where ranks find different files."""
+) -> tuple[Runner, Group]:
+    """The runner of this rank's share, which needs the group until it is closed; all ranks do this
+    at the same time. Raises as `build_runner` does, and CheckpointError where ranks find different
+    files."""
     device = torch.device(device_type)
     if device_type == "cuda":
         device = torch.device("cuda", setup.local_rank)
         torch.cuda.set_device(device)
     _refuse_other_files(config, setup, store)
     group = _make_group(setup, store, device, config.parallel.rank_timeout_s)
-    return build_runner(config, compiler, report, group=group, device=device)
+    return build_runner(config, compiler, report, group=group, device=device), group
 
 
-def _make_group(setup: RankSetup, store: dist.Store, device: torch.device, limit_s: float) -> Group:
+def _make_group(setup: RankSetup, store: Store, device: torch.device, limit_s: float) -> Group:
     """Waits for the other ranks."""
+    store.set(f"here/{setup.rank}", "")
+    everybody = [f"here/{rank}" for rank in range(setup.size)]
+    store.wait(everybody, timedelta(seconds=START_LIMIT_S))
+    timeout_s = max(START_LIMIT_S, _GROUP_GRACE * limit_s)
     if device.type == "cpu":
         from octavo_engine.parallel.gloo_group import GlooGroup
 
-        return GlooGroup(setup, store, _GROUP_GRACE * limit_s)
+        return GlooGroup(setup, store, timeout_s)
     from octavo_engine.parallel.nccl_group import NcclGroup
 
-    return NcclGroup(setup, store, device)
+    return NcclGroup(setup, store, device, timeout_s)
 
 
-def _refuse_other_files(config: EngineConfig, setup: RankSetup, store: dist.Store) -> None:
+def _refuse_other_files(config: EngineConfig, setup: RankSetup, store: Store) -> None:
     """Before any weight is read: hosts may hold different versions of a model."""
     files = open_model(config.model.path, config.model.load_format)
     infos = {name: (info.shape, info.dtype) for name, info in files.source.infos().items()}

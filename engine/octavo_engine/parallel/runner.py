@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from octavo_engine.batch import Batch, KVGroup, Runner, StepHandle, StepResult
 from octavo_engine.messages import EngineInfo
 from octavo_engine.parallel.crew import Crew
+from octavo_engine.parallel.group import Group
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,13 @@ class ParallelStep:
 class ParallelRunner:
     """Owns rank 0's runner and the crew, and closes both."""
 
-    def __init__(self, local: Runner, crew: Crew, release: Callable[[], None]) -> None:
-        """release: called last, gives back what the ranks had in common."""
+    def __init__(
+        self, local: Runner, crew: Crew, group: Group, release: Callable[[], None]
+    ) -> None:
+        """release: called last."""
         self._local = local
         self._crew = crew
+        self._group = group
         self._release = release
 
     @property
@@ -57,5 +61,8 @@ class ParallelRunner:
         """Waits for the steps that were launched, unless a rank has failed: then none may end."""
         if self._crew.failure is None:
             self._local.close()
-        self._crew.close()
+            self._crew.close()
+            self._group.close()
+        else:
+            self._crew.close()
         self._release()

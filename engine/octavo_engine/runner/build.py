@@ -90,6 +90,7 @@ def build_runner(
     groups = _kv_groups(model_config, config.model.max_model_len or context_len)
     # The kernels for quantised weights take 16-bit inputs; a CPU is faster with dequantised ones.
     keeps_quantized = device.type == "cuda" and dtype.itemsize == 2
+    group.prepare(model_config.hidden_size, dtype)
     build = Build(device, dtype, keeps_quantized=keeps_quantized, group=group)
     model = load_decoder(files, model_config, groups, build, scheme, report)
     heads = head_shares(model_config, group.rank, group.size)
