@@ -95,7 +95,7 @@ def main() -> None:
         for num_threads in (1, NUM_THREADS, 16):
             name = f"page cache alone, {num_threads} threads"
             rate(name, gib, partial(page_cache_alone, paths, num_threads))
-        for num_threads, mib in ((4, 8), (8, 8), (12, 4), (12, 8), (12, 16), (16, 8)):
+        for num_threads, mib in ((12, 16), (8, 16), (16, 16), (8, 32), (12, 32), (16, 32)):
             name = f"reader, {num_threads} threads of {mib} MiB"
             rate(name, gib, partial(by_reader, paths, num_threads, mib * 2**20))
 

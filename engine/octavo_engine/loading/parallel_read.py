@@ -26,7 +26,9 @@ log = structlog.get_logger(__name__)
 
 GIB = 2**30
 NUM_THREADS = 12
-CHUNK_BYTES = 8 * 2**20
+CHUNK_BYTES = 16 * 2**20
+"""Smaller ones cost more in Python than they gain: on an H200's host 12 threads read 20 GiB/s with
+8 MiB and 30 with 16."""
 IN_FLIGHT_BYTES = 2 * GIB
 DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
@@ -130,9 +132,9 @@ class ParallelReader:
         )
 
     def _make_buffers(self) -> None:
-        """Two for each thread: one is filled while the other is on its way."""
+        """More than threads: some are on their way while others are filled. Pinning takes time."""
         is_gpu = self._device.type == "cuda"
-        for _ in range(2 * self._num_threads):
+        for _ in range(self._num_threads * 3 // 2):
             memory = torch.empty(self._chunk_bytes, dtype=torch.uint8, pin_memory=is_gpu)
             self._buffers.put(_Buffer(memory, torch.cuda.Stream(self._device) if is_gpu else None))
 
@@ -176,7 +178,7 @@ class ParallelReader:
             if buffer.stream is not None:
                 buffer.stream.synchronize()
             source = buffer.bytes[: len(target)]
-            _read_whole(path, file, offset, memoryview(source.numpy()))
+            _read_whole(path, file, offset, memoryview(source.numpy().data))
             if buffer.stream is None:
                 target.copy_(source)
                 return None

@@ -12,16 +12,13 @@ as long as all ranks make the same launches.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
-
-if TYPE_CHECKING:
-    from torch.distributed._symmetric_memory import _SymmetricMemory
 
 MAX_POLLS = 2**28
 """Some minutes; a rank that is silent for so long is dead, and whoever waits fails too."""
@@ -319,11 +316,11 @@ class SymmetricAllReduce:
 
 def _shared(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group_name: str
-) -> tuple[torch.Tensor, "_SymmetricMemory"]:
-    """Zeros that every rank of the group maps, and where each of them has its own."""
+) -> tuple[torch.Tensor, Any]:
+    """Zeros that every rank of the group maps, and torch's handle to everybody's."""
     from torch.distributed import _symmetric_memory
 
     tensor = _symmetric_memory.empty(shape, dtype=dtype, device=device)
     tensor.zero_()
     torch.cuda.synchronize(device)
-    return tensor, _symmetric_memory.rendezvous(tensor, group_name)
+    return tensor, _symmetric_memory.rendezvous(tensor, group_name)  # type: ignore[arg-type]  # a name of torch's own type, which older ones lack
