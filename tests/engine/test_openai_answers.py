@@ -27,34 +27,6 @@ async def test_chat_answer_has_openais_form() -> None:
     }
 
 
-async def test_chat_prompt_is_the_rendered_template() -> None:
-    engine = EchoEngine(always("x"))
-    async with serving(engine) as client:
-        await client.chat("hi")
-    expected = make_tokenizer().encode_chat([{"role": "user", "content": "hi"}])
-    assert engine.requests[0].prompt_token_ids == expected
-
-
-async def test_content_parts_are_joined() -> None:
-    engine = EchoEngine(always("x"))
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    async with serving(engine) as client:
-        await client.chat(parts)  # type: ignore[arg-type]  # parts in the place of text
-    assert bytes(ids_of("user:a\nb")) in bytes(
-        i for i in engine.requests[0].prompt_token_ids if i < 256
-    )
-
-
-async def test_developer_is_the_system_role_of_templates_that_do_not_know_it() -> None:
-    engine = EchoEngine(always("x"))
-    body = {"model": "echo", "messages": [{"role": "developer", "content": "be brief"}]}
-    async with serving(engine) as client:
-        await client.ok("/v1/chat/completions", body)
-    assert bytes(ids_of("system:be brief")) in bytes(
-        i for i in engine.requests[0].prompt_token_ids if i < 256
-    )
-
-
 async def test_completion_answer_has_openais_form() -> None:
     async with serving(EchoEngine(always("abc"))) as client:
         answer = await client.complete("hello")
@@ -295,14 +267,3 @@ async def test_every_served_name_answers() -> None:
     async with serving(EchoEngine(always("a"))) as client:
         answer = await client.complete(model="alias")
     assert answer["model"] == "alias"
-
-
-async def test_an_assistants_refusal_can_be_sent_back() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "I will not"}]
-    engine = EchoEngine(always("x"))
-    async with serving(engine) as client:
-        messages = [{"role": "assistant", "content": parts}, {"role": "user", "content": "why"}]
-        await client.ok("/v1/chat/completions", {"model": "echo", "messages": messages})
-    assert b"assistant:a\nI will not" in bytes(
-        i for i in engine.requests[0].prompt_token_ids if i < 256
-    )

@@ -1,9 +1,12 @@
 """The real `openai` client against the real engine over SmolLM2, in a process of its own."""
 
 import asyncio
+import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +181,33 @@ def test_the_server_conforms_to_what_each_client_knows(server: ServerProcess, na
     findings = run_client(name, server.url, MODEL, key="none")
     assert len(findings) >= 6
     assert [finding for finding in findings if not finding.is_good] == []
+
+
+def readme_commands() -> list[str]:
+    """The `curl` commands of the README, each with the lines that it goes on in."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    return re.findall(r"(?m)^ {4}curl .*\n(?: {4,}.+\n)*", text)
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_the_readmes_curl_examples_answer(server: ServerProcess, command: str) -> None:
+    assert "http://127.0.0.1:8000/" in command
+    asked = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl -sS ", 1)
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (choice,) = json.loads(done.stdout)["choices"]
+    assert choice["message"]["content"]
+
+
+def test_the_readme_has_an_example_for_curl_and_one_for_the_client(server: ServerProcess) -> None:
+    assert readme_commands()
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(from openai.*?)```", text, re.DOTALL)
+    here = re.sub(r'base_url="[^"]*"', f'base_url="{server.url}/v1"', example)
+    code = f"{here}\nprint(answer.choices[0].message.content)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

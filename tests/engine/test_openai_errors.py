@@ -83,6 +83,7 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (COMPLETIONS, completion(prompt=[[1], [-2]]), "prompt.1.0", "greater than or equal to 0"),
     (COMPLETIONS, completion(prompt=["a"] * 200), "prompt", "200 prompts"),
     (COMPLETIONS, completion(prompt=[65] * 200), "prompt", "200 tokens"),
+    (COMPLETIONS, completion(prompt=["a"] * 100, n=20), "n", "2000 answers at once"),
     (COMPLETIONS, completion(best_of=3), "best_of", "not supported"),
     (COMPLETIONS, completion(suffix="end"), "suffix", "not supported"),
     (COMPLETIONS, completion(guided_json=3), "guided_json", "Invalid value"),

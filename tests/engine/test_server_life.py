@@ -279,22 +279,24 @@ async def test_waiting_stream_is_kept_alive_by_comments() -> None:
     assert rest[-2] == "data: [DONE]"
 
 
-async def test_server_answers_while_a_prompt_is_being_tokenised() -> None:
-    """The tokenizer stands still until the server has answered someone else."""
+@pytest.mark.parametrize("work", ["encode", "render_chat"])
+async def test_server_answers_while_a_prompt_is_being_made(work: str) -> None:
+    """Templates and tokenizer stand still until the server has answered someone else."""
     engine = EchoEngine(always("x"))
     tokenizer = make_tokenizer()
-    encode, is_encoding, may_go_on = tokenizer.encode, threading.Event(), threading.Event()
+    quick, is_at_work, may_go_on = getattr(tokenizer, work), threading.Event(), threading.Event()
 
-    def slow_encode(text: str, *, add_special_tokens: bool = True) -> list[int]:
-        is_encoding.set()
+    def slow(*arguments: Any, **options: Any) -> Any:
+        is_at_work.set()
         assert may_go_on.wait(30)
-        return encode(text, add_special_tokens=add_special_tokens)
+        return quick(*arguments, **options)
 
-    tokenizer.encode = slow_encode  # type: ignore[method-assign]  # the test makes it slow
+    setattr(tokenizer, work, slow)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     async with process(engine, lambda state: Loaded(engine, tokenizer)) as server:
         await server.until_status("/readyz", 200)
-        answer = asyncio.ensure_future(server.http.post("/v1/completions", json=BODY))
-        await eventually(is_encoding.is_set)
+        answer = asyncio.ensure_future(server.http.post("/v1/chat/completions", json=body))
+        await eventually(is_at_work.is_set)
         assert (await server.http.get("/livez")).status_code == 200
         may_go_on.set()
         assert (await answer).status_code == 200

@@ -98,5 +98,6 @@ async def test_a_storm_of_200_streams_with_clients_that_leave_leaves_nothing(
     assert storm.endings["left"] > 10
     assert storm.endings["huge prompt: 400"] > 0
     assert len(storm.livez_s) > 0
+    assert storm.lag["+Inf"] > 0
     assert set(storm.left_over.values()) == {0.0}
     assert tasks == []
