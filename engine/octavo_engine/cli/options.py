@@ -29,8 +29,8 @@ class OptionText(msgspec.Struct, frozen=True):
     panel: str
     help: str
     min: float | None = None
-    name: str | None = None
-    """Of the option; None: as the field."""
+    flags: tuple[str, ...] = ()
+    """Empty: the field's name."""
 
 
 TEXTS: dict[str, OptionText] = {
@@ -52,7 +52,7 @@ TEXTS: dict[str, OptionText] = {
         MODEL_PANEL,
         "Seconds after which the server ends because one of them is silent or ends no step.",
         0.1,
-        "rank_timeout",
+        ("--rank-timeout", "--rank-timeout-s"),
     ),
     "block_size": OptionText(MEMORY_PANEL, "Tokens in a page: 16 to 1024, a power of two.", 1),
     "gpu_memory_utilization": OptionText(MEMORY_PANEL, "Share of the GPU's memory to use."),
@@ -82,8 +82,6 @@ TEXTS: dict[str, OptionText] = {
     ),
 }
 
-_FIELDS_BY_OPTION = {text.name: field for field, text in TEXTS.items() if text.name is not None}
-
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "model": ModelSettings,
     "cache": CacheSettings,
@@ -104,9 +102,7 @@ def with_engine_options(
 
     def run(**values: Any) -> None:
         own_values = {parameter.name: values.pop(parameter.name) for parameter in own}
-        path = values.pop("model")
-        fields = {_FIELDS_BY_OPTION.get(name, name): value for name, value in values.items()}
-        command(engine_config(path, fields), **own_values)
+        command(engine_config(values.pop("model"), values), **own_values)
 
     parameters = [model, *own, *_engine_parameters()]
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -142,9 +138,9 @@ def _engine_parameters() -> list[inspect.Parameter]:
 
 def _parameter(field: msgspec.structs.FieldInfo) -> inspect.Parameter:
     text = TEXTS[field.name]
-    option = typer.Option(help=text.help, rich_help_panel=text.panel, min=text.min)
+    option = typer.Option(*text.flags, help=text.help, rich_help_panel=text.panel, min=text.min)
     return inspect.Parameter(
-        text.name or field.name,
+        field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=field.default,
         annotation=Annotated[field.type, option],
