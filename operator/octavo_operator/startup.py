@@ -52,7 +52,7 @@ def told(
         if seconds is None:
             return startup
         startup = {"pod": newest["metadata"]["name"], "time": _made(newest), **seconds}
-    if startup["pod"] == newest["metadata"]["name"]:
+    if (startup["pod"], startup["time"]) == (newest["metadata"]["name"], _made(newest)):
         startup |= _engines_own(stages.get(newest["metadata"]["uid"]))
     return startup
 

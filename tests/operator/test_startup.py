@@ -77,6 +77,13 @@ def test_the_pod_made_last_counts(answering):
     assert startup.told(told, [answering("old")], {}) == told, "the older one began no new start"
 
 
+def test_a_new_pod_of_the_same_name_adds_nothing_to_its_forerunners_start(answering):
+    told = startup.told(None, [answering()], {})
+    again = answering(made=30, answered=50, restarts=1)
+
+    assert startup.told(told, [again], {"uid-chat-1": {"weights": 7}}) == told
+
+
 @pytest.mark.parametrize("change", ["restarted", "not ready", "leaves", "placed by nobody"])
 def test_what_is_no_whole_start_is_not_told(answering, change):
     pod = answering(restarts=1 if change == "restarted" else 0)
