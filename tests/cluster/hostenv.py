@@ -82,8 +82,10 @@ def engine_overlay(*, node_prefix: str = "") -> dict[str, Any]:
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
         "HF_HUB_OFFLINE": "1",
         "OMP_WAIT_POLICY": "passive",
-        # Compiling torch's modules costs a pod more than importing them; the node's pods share it.
+        # Compiling modules and the CPU's kernels costs a pod more than all else of its start; what
+        # one has compiled serves all of the node's.
         "PYTHONPYCACHEPREFIX": PYCACHE,
+        "OCTAVO_CACHE_DIR": f"{PYCACHE}/octavo",
     }
     volumes.append({"name": "pycache", "hostPath": {"path": PYCACHE, "type": "DirectoryOrCreate"}})
     mounts.append({"name": "pycache", "mountPath": PYCACHE})
