@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from octavo_engine.cuda import fused_decoder
-from octavo_engine.cuda.fused_decoder import FusedDecoder, fuse
+from octavo_engine.cuda import fusable
+from octavo_engine.cuda.fusable import fusable_blocks
+from octavo_engine.cuda.fused_decoder import FusedPass, fuse
+from octavo_engine.cuda.fused_shares import SharedFusedDecoder
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.config_file import parse_config
@@ -45,7 +47,7 @@ def _decoder(**entries: Any) -> Decoder:
 
 @pytest.fixture(autouse=True)
 def small_gates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_decoder, "MIN_GATE_TILES", 1)
+    monkeypatch.setattr(fusable, "MIN_GATE_TILES", 1)
 
 
 def _step(num_rows: int) -> tuple[torch.Tensor, StepContext, list[LayerCache]]:
@@ -73,7 +75,7 @@ def _step(num_rows: int) -> tuple[torch.Tensor, StepContext, list[LayerCache]]:
     return token_ids, StepContext((group,), ()), caches
 
 
-def _hidden(model: Decoder | FusedDecoder, decoder: Decoder, num_rows: int) -> torch.Tensor:
+def _hidden(model: Decoder | FusedPass, decoder: Decoder, num_rows: int) -> torch.Tensor:
     token_ids, context, caches = _step(num_rows)
     ropes = RopeTables(decoder.ropes, max_model_len=64, device=CPU)
     context = StepContext(context.groups, ropes.step(torch.zeros(num_rows).long(), None))
@@ -93,6 +95,20 @@ def test_fused_and_plain_agree(entries: dict[str, Any], num_rows: int) -> None:
     expected = _hidden(decoder, decoder, num_rows)
     error = (_hidden(fused, decoder, num_rows) - expected).norm() / expected.norm()
     assert error < 5e-3
+
+
+@pytest.mark.parametrize("num_rows", [1, 7])
+@pytest.mark.parametrize(
+    "entries", [{}, {"attention_bias": True, "mlp_bias": True}], ids=["llama", "biases"]
+)
+def test_a_ranks_fused_pass_and_the_plain_one_agree(entries: dict[str, Any], num_rows: int) -> None:
+    """Of a group of one; sums over more ranks are the group's own."""
+    decoder = _decoder(**entries)
+    blocks = fusable_blocks(decoder)
+    assert blocks is not None
+    expected = _hidden(decoder, decoder, num_rows)
+    found = _hidden(SharedFusedDecoder(decoder, blocks), decoder, num_rows)
+    assert (found - expected).norm() < 5e-3 * expected.norm()
 
 
 @pytest.mark.parametrize(

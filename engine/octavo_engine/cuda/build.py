@@ -11,7 +11,7 @@ from octavo_engine.batch import KVGroup
 from octavo_engine.config import EngineConfig
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import Shapes
-from octavo_engine.cuda.fused_decoder import FusedDecoder, fuse
+from octavo_engine.cuda.fused_decoder import FusedPass, fuse
 from octavo_engine.cuda.memory import capture_all, compile_kernels, measure_budget
 from octavo_engine.cuda.mixed import MixedForward
 from octavo_engine.cuda.row_table import DeviceRowTable
@@ -141,7 +141,7 @@ class RunnerParts:
             loaded.model.ropes, max_model_len=self.max_model_len, device=device
         )
         model = loaded.model
-        self.fused: FusedDecoder | None = None
+        self.fused: FusedPass | None = None
         if isinstance(model, Decoder) and device.type == "cuda":
             self.fused = fuse(model)
         # Routing to experts and rotations that follow a sequence's length read numbers back.

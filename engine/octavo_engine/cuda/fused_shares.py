@@ -1,0 +1,55 @@
+"""A rank's pass over few tokens: its products by our own kernels, each sum over ranks in one launch
+with the residual and the norm behind it.
+
+Nine kernels a layer become eight, and each waits less for the one before. The weights are the
+decoder's own; what the layers compute is the same up to rounding.
+"""
+
+import torch
+
+from octavo_engine.cuda.fusable import (
+    Fusable,
+    FusedBlock,
+    are_dense,
+    dense,
+    max_fused_tokens,
+    multiply,
+)
+from octavo_engine.layers.context import LayerCache, StepContext
+from octavo_engine.models.decoder import Decoder
+from octavo_kernels.linear_ops import MAX_TILES, single_row_linear
+
+
+class SharedFusedDecoder:
+    """Made by `fuse`. Takes up to `max_tokens` tokens, one pass at a time."""
+
+    def __init__(self, decoder: Decoder, blocks: list[FusedBlock]) -> None:
+        self._decoder = decoder
+        self._blocks = blocks
+        device = decoder.vocabulary.embedding.device
+        self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
+        self._is_dense = are_dense(blocks)
+        self.max_tokens = max_fused_tokens(blocks)
+
+    def hidden_states(
+        self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
+    ) -> torch.Tensor:
+        """As `Decoder.hidden_states`."""
+        residual = self._decoder.embed(token_ids)
+        x = self._blocks[0].before_attention(residual)
+        following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
+        for parts, cache, next_norm in zip(self._blocks, caches, following, strict=True):
+            qkv = self._multiply(parts.qkv, x)
+            attended = parts.block.attention.attend(qkv, context, cache)
+            share = self._multiply(parts.output, attended)
+            x, residual = parts.before_mlp.add_shares(share, residual)
+            inner = self._multiply(parts.gate_up, x, gated=True)
+            share = self._multiply(parts.down, inner)
+            x, residual = next_norm.add_shares(share, residual)
+        return x
+
+    def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
+        if len(x) == 1 and self._is_dense:
+            one = dense(layer)
+            return single_row_linear(x, one.weight, one.bias, gated=gated)
+        return multiply(layer, x, self._arrivals, gated=gated)
