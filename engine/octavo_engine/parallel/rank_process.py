@@ -52,6 +52,7 @@ class Rank:
         self._reports = reports
         self._chain = PlanChain()
         self._runner: Runner | None = None
+        self._is_on_gpu = False
         self._handles: SimpleQueue[StepHandle | None] = SimpleQueue()
         self._finisher = threading.Thread(target=self._finish_steps, daemon=True)
         self._has_failed = threading.Event()
@@ -78,6 +79,7 @@ class Rank:
         match command:
             case wire.Boot():
                 configure_logs(command.log_format)
+                self._is_on_gpu = command.device == "cuda"
                 self._limit_s = _PATIENCE * command.config.parallel.rank_timeout_s
                 threading.Thread(target=self._load, args=(command,), daemon=True).start()
             case wire.Step():
@@ -111,7 +113,7 @@ class Rank:
             what = f"the hash of the plan of step {batch.step_id} and those before is not rank 0's"
             self._fail(RankFailed(what), "not run")
             return
-        if self._setup.local_rank and torch.cuda.is_available():
+        if self._is_on_gpu:
             torch.cuda.set_device(self._setup.local_rank)  # holds for a thread
         try:
             self._handles.put(self._runner.launch(batch))
