@@ -32,7 +32,7 @@ from octavo_engine.cli.serve_options import (
     ToolParserOption,
 )
 from octavo_engine.cli.termination import explain, write_termination_log
-from octavo_engine.config import Device, EngineConfig
+from octavo_engine.config import Device, EngineConfig, ParallelSettings
 from octavo_engine.errors import ConfigError
 from octavo_engine.logs import LogFormat, configure_logs
 from octavo_engine.progress import Report, Stage
@@ -98,15 +98,17 @@ def serve(
         stream_keep_alive_s=keep_alive_seconds,
     )
     start_logs(settings.log_format)
-    if (rank := _rank_above_0()) is not None:
+    if (rank := _rank_above_0(config.parallel)) is not None:
         _exit_now(_run_rank(rank))
     _exit_now(_run_server(config, settings, termination_log))
 
 
-def _rank_above_0() -> "RankSetup | None":
+def _rank_above_0(parallel: ParallelSettings) -> "RankSetup | None":
     """As what a launcher of distributed programs has started this process; None: as the server."""
     from octavo_engine.parallel.setup import setup_from_launcher
 
+    if parallel.tensor_parallel_size == 1:
+        return None
     try:
         setup = setup_from_launcher(os.environ)
     except ConfigError as error:
