@@ -48,23 +48,29 @@ async def test_every_query_has_data_from_a_real_prometheus(tmp_path: Path) -> No
     async with tiny_server(tmp_path, max_num_seqs=2) as server:
         load = asyncio.ensure_future(keep_busy(server.http))
         try:
-            without_data = await asyncio.to_thread(watch, server.target, tmp_path)
+            targets = [server.target, server.target.replace("127.0.0.1", "localhost")]
+            without_data, num_replicas = await asyncio.to_thread(watch, targets, tmp_path)
             assert not load.done(), load.exception()
         finally:
             load.cancel()
             await asyncio.wait({load})
     assert without_data == []
+    assert num_replicas == [2.0]
 
 
-def watch(target: str, scratch: Path) -> list[tuple[str, str]]:
-    """The queries that had no data in the end; returns as soon as all have some."""
-    with scraping(target, free_port(), scratch) as prometheus:
+def watch(targets: list[str], scratch: Path) -> tuple[list[tuple[str, str]], list[float]]:
+    """The queries that had no data in the end, and how many replicas are shown; returns as soon as
+    all have data. The one server under two names looks like two of them."""
+    (replicas,) = [expression for _, expression in queries() if expression.startswith("count(")]
+    with scraping(targets, free_port(), scratch) as prometheus:
         deadline_s = time.monotonic() + LIMIT_S
         left = list(queries())
-        while left and time.monotonic() < deadline_s:
+        while time.monotonic() < deadline_s:
             time.sleep(0.5)
             left = [query for query in left if not has_data(prometheus, query[1])]
-        return left
+            if not left and prometheus.query(replicas) == [len(targets)]:
+                break
+        return left, prometheus.query(replicas)
 
 
 def has_data(prometheus: Prometheus, expression: str) -> bool:

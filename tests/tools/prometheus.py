@@ -63,11 +63,11 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(target: str, port: int, scratch: Path) -> Iterator[Prometheus]:
-    """A Prometheus on loopback that scrapes `host:port` every second."""
+def scraping(targets: list[str], port: int, scratch: Path) -> Iterator[Prometheus]:
+    """A Prometheus on loopback that scrapes each `host:port` every second."""
     settings = {
         "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "octavo", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [{"job_name": "octavo", "static_configs": [{"targets": targets}]}],
     }
     config = scratch / "prometheus.yml"
     config.write_text(yaml.safe_dump(settings))
