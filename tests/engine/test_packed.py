@@ -17,9 +17,9 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def gate_and_up(dtype: torch.dtype, *, has_bias: bool) -> DenseLinear:
-    parts = [Part("mlp.gate_proj", 40), Part("mlp.up_proj", 40)]
-    layer = DenseLinear(parts, 24, has_bias=has_bias, build=Build(torch.device("cpu"), dtype))
+def gate_and_up(dtype: torch.dtype, num_rows: int, size: int, *, has_bias: bool) -> DenseLinear:
+    parts = [Part("mlp.gate_proj", num_rows), Part("mlp.up_proj", num_rows)]
+    layer = DenseLinear(parts, size, has_bias=has_bias, build=Build(torch.device("cpu"), dtype))
     generator = torch.Generator().manual_seed(3)
     for tensor in (layer.weight, layer.bias):
         if tensor is not None:
@@ -30,11 +30,12 @@ def gate_and_up(dtype: torch.dtype, *, has_bias: bool) -> DenseLinear:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_tokens", [1, 16, 33])
+@pytest.mark.parametrize(("num_rows", "size"), [(40, 24), (64, 32)])  # of these one fits in tiles
 def test_halves_multiply_like_the_whole(
-    activation: Activation, has_bias: bool, num_tokens: int
+    activation: Activation, has_bias: bool, num_tokens: int, num_rows: int, size: int
 ) -> None:
-    layer = gate_and_up(torch.bfloat16, has_bias=has_bias)
-    x = torch.randn(num_tokens, 24, generator=torch.Generator().manual_seed(4)).bfloat16()
+    layer = gate_and_up(torch.bfloat16, num_rows, size, has_bias=has_bias)
+    x = torch.randn(num_tokens, size, generator=torch.Generator().manual_seed(4)).bfloat16()
     bias = None if layer.bias is None else layer.bias.float()
     gate, up = functional.linear(x.float(), layer.weight.float(), bias).chunk(2, dim=-1)
     exact = ACTIVATIONS[activation](gate) * up
@@ -47,7 +48,7 @@ def test_halves_multiply_like_the_whole(
 
 
 def test_wide_weights_stay_whole() -> None:
-    layer = gate_and_up(torch.float32, has_bias=True)
+    layer = gate_and_up(torch.float32, 40, 24, has_bias=True)
     assert layer.finish_halves() is None
     assert layer.weight.shape == (80, 24)
 

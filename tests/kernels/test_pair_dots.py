@@ -18,7 +18,7 @@ STRIDE = 16
 @pytest.fixture(params=[True, False])
 def on_any_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:
-        monkeypatch.setattr(pair_dots, "_has_pair_products", lambda: False)
+        monkeypatch.setattr(pair_dots, "has_bfloat16", lambda: False)
 
 
 @pytest.mark.usefixtures("on_any_cpu")

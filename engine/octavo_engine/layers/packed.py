@@ -1,7 +1,10 @@
-"""16-bit weights in oneDNN's own layout, with what may follow a product done on its way out.
+"""16-bit weights of a CPU in the order that it multiplies from, with what may follow a product done
+on its way out.
 
-functional.linear reorders a 16-bit weight at every call: half of the time of a decode step of 16
-rows (measured on AVX512 and AMX). The ops are those that torch's compiler emits. Knows no layer.
+Two orders: tiles for a CPU's matrix unit (`octavo_kernels.tile_linear`), else oneDNN's own.
+functional.linear would reorder a weight at every call: half of the time of a decode step of 16 rows
+(measured on AVX512 and AMX). The ops of oneDNN are those that torch's compiler emits. Knows no
+layer.
 """
 
 from collections.abc import Mapping
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo_engine.model_config import Activation
+from octavo_kernels.tile_linear import can_tile, pack_tiles, tile_linear
 
 # oneDNN picks its layout of a packed weight for a number of rows; from 1 to 128 all measured alike.
 PACKED_ROWS = 16
@@ -22,6 +26,8 @@ POST_OPS: Mapping[Activation, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class PackedMatrix:
+    """In oneDNN's order."""
+
     weight: torch.Tensor
     bias: torch.Tensor | None
 
@@ -47,10 +53,32 @@ class PackedMatrix:
         return product
 
 
+@dataclass(frozen=True)
+class TiledMatrix(PackedMatrix):
+    """In tiles; the bias is float32."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return tile_linear(x, self.weight, self.bias)
+
+    def activated(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
+        assert activation != "clamped_swiglu"
+        return tile_linear(x, self.weight, self.bias, post_op=activation)
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return tile_linear(x, self.weight, self.bias, post_op="times", other=other)
+
+
 def pack_for_cpu(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix | None:
-    """A [N, K] 16-bit weight in oneDNN's own layout; None where that gains nothing."""
+    """A [N, K] 16-bit weight in the fastest order; None where that gains nothing."""
     if not weight.is_cpu or weight.dtype not in (torch.bfloat16, torch.float16):
         return None
+    if can_tile(weight):
+        return TiledMatrix(pack_tiles(weight), None if bias is None else bias.float())
+    return pack_for_onednn(weight, bias)
+
+
+def pack_for_onednn(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix | None:
+    """None where this build of PyTorch lacks it."""
     if not torch.backends.mkldnn.is_available():
         return None
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):

@@ -5,9 +5,11 @@ A lane is 32 bits: two neighbouring bfloat16 numbers, the first in the lower hal
 for kernels take constants first, then addresses and distances in bytes.
 """
 
-from llvmlite import binding, ir
-from numba import config, types
+from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
+
+from octavo_kernels.cpu.words import has_bfloat16
 
 KEYS_AT_ONCE = 8
 LANE_BYTES = 4
@@ -102,18 +104,13 @@ def _vectors(head_dim: int) -> list[tuple[int, int]]:
 def _add_pairs(builder, total, left, right):
     """total[i] + left[i].low * right[i].low + left[i].high * right[i].high."""
     width = total.type.count
-    if _has_pair_products() and width >= 4:
+    if has_bfloat16() and width >= 4:
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
         return _call(builder, name, [total, left, right])
     for half in (_low, _high):
         sides = [half(builder, lanes, width) for lanes in (left, right)]
         total = _call(builder, f"llvm.fma.v{width}f32", [*sides, total])
     return total
-
-
-def _has_pair_products() -> bool:
-    is_this_cpu = config.CPU_NAME is None and config.CPU_FEATURES is None
-    return is_this_cpu and binding.get_host_cpu_features().get("avx512bf16", False)
 
 
 def _low(builder, lanes, width: int):

@@ -20,8 +20,8 @@ from octavo_kernels.reference.rope import apply_rope
 if TYPE_CHECKING:
     from octavo_kernels.cpu.parallel import Kernel, ThreadPool
 
-SERIAL_NUM_TOKENS = 32
-"""Up to so many tokens one thread is done before another has begun."""
+SERIAL_NUM_TOKENS = 4
+"""Up to so many tokens one thread is done before another has begun, even one that waits awake."""
 
 
 @dataclass(frozen=True)

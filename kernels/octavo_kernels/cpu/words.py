@@ -6,12 +6,18 @@ A kernel gets one array of 64-bit words: sizes, addresses, and the bits of a dou
 import struct
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
+from llvmlite import binding, ir
+from numba import config, njit, types
 from numba.extending import intrinsic
 
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Sums in any order, which vectorises them; a NaN stays a NaN."""
+
+
+def has_bfloat16() -> bool:
+    """Whether what is compiled may use the CPU's instructions for bfloat16 (AVX512-BF16)."""
+    is_this_cpu = config.CPU_NAME is None and config.CPU_FEATURES is None
+    return is_this_cpu and bool(binding.get_host_cpu_features().get("avx512bf16", False))
 
 
 def compiled_once(function):

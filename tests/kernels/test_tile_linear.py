@@ -1,0 +1,85 @@
+"""Products from weights in tiles against the same in float32: by the matrix unit where this CPU has
+one, and by the reference."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+from octavo_kernels import tile_linear as ops
+from octavo_kernels.reference.tile_linear import tile_linear as reference
+from octavo_kernels.tile_linear import PostOp, pack_tiles, tile_linear
+
+Check = Callable[..., None]
+BF16 = torch.bfloat16
+NUM_COLUMNS, SIZE = 96, 64
+POST_OPS: dict[PostOp, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "none": lambda y, other: y,
+    "silu": lambda y, other: functional.silu(y),
+    "gelu_tanh": lambda y, other: functional.gelu(y, approximate="tanh"),
+    "times": lambda y, other: y * other,
+}
+
+
+@pytest.fixture
+def cpu() -> torch.Generator:
+    return torch.Generator().manual_seed(20261130)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("post_op", POST_OPS)
+@pytest.mark.parametrize("num_tokens", [1, 16, 17, 31, 32, 33, 300])
+def test_matches_float32(
+    num_tokens: int, post_op: PostOp, has_bias: bool, cpu: torch.Generator, assert_close: Check
+) -> None:
+    weight = torch.randn(NUM_COLUMNS, SIZE, generator=cpu).to(BF16)
+    # Rows of a wider tensor: those of a packed projection.
+    x = torch.randn(num_tokens, SIZE + 6, generator=cpu).to(BF16)[:, 3 : SIZE + 3]
+    bias = torch.randn(NUM_COLUMNS, generator=cpu) if has_bias else None
+    other = torch.randn(num_tokens, NUM_COLUMNS, generator=cpu).to(BF16)
+    exact = POST_OPS[post_op](functional.linear(x.float(), weight.float(), bias), other.float())
+    factor = other if post_op == "times" else None
+    packed = pack_tiles(weight)
+    y = tile_linear(x, packed, bias, post_op=post_op, other=factor)
+    assert_close(y, exact, BF16)
+    assert_close(reference(x, packed, bias, post_op, factor), exact, BF16)
+
+
+def test_rows_do_not_depend_on_their_neighbours(cpu: torch.Generator) -> None:
+    packed = pack_tiles(torch.randn(NUM_COLUMNS, SIZE, generator=cpu).to(BF16))
+    x = torch.randn(70, SIZE, generator=cpu).to(BF16)
+    alone = torch.cat([tile_linear(row, packed) for row in x.split(1)])
+    for num_tokens in (2, 16, 33, 70):
+        assert torch.equal(tile_linear(x[:num_tokens], packed), alone[:num_tokens])
+
+
+def test_a_nan_stays_in_its_row(cpu: torch.Generator) -> None:
+    x = torch.randn(20, SIZE, generator=cpu).to(BF16)
+    x[3, 5] = torch.nan
+    packed = pack_tiles(torch.randn(NUM_COLUMNS, SIZE, generator=cpu).to(BF16))
+    y = tile_linear(x, packed, post_op="silu")
+    assert y[3].isnan().all()
+    assert y[[*range(3), *range(4, 20)]].isfinite().all()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    packed = pack_tiles(torch.zeros(NUM_COLUMNS, SIZE, dtype=BF16))
+    with pytest.raises(ValueError, match=r"\(1, 32\) by a weight of 96 rows of 64"):
+        tile_linear(torch.zeros(1, 32, dtype=BF16), packed)
+    x = torch.zeros(1, SIZE, dtype=BF16)
+    with pytest.raises(ValueError, match="'times' needs other"):
+        tile_linear(x, packed, post_op="times")
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.zeros(48, 64, dtype=BF16),
+        torch.zeros(64, 48, dtype=BF16),
+        torch.zeros(64, 64, dtype=torch.float16),
+        torch.zeros(0, 64, dtype=BF16),
+    ],
+)
+def test_weights_that_are_not_tiled(weight: torch.Tensor) -> None:
+    assert not ops.can_tile(weight)
