@@ -263,3 +263,22 @@ def make_ready(kubectl: Any, replicas: int = 1) -> None:
     for pod in wait_for_pods(kubectl, replicas):
         answer(kubectl, pod)
     kubectl("wait", "--for=condition=Ready", "osvc/chat", "--timeout=30s")
+
+
+def remains(kubectl: Any) -> list[dict[str, Any]]:
+    """What there is of the service and its children."""
+    kinds = (
+        "osvc,deployments,replicasets,services,pods,serviceaccounts,"
+        "poddisruptionbudgets,networkpolicies,persistentvolumeclaims"
+    )
+    left = [
+        item
+        for item in kubectl.get(kinds)["items"]
+        if item["metadata"].get("labels", {}).get("serving.octavo.dev/service") == "chat"
+        or item["kind"] == "InferenceService"
+    ]
+    for item in left:
+        # Nobody else would end a pod without a node's kubelet.
+        if item["kind"] == "Pod" and "deletionTimestamp" in item["metadata"]:
+            kubectl.tried("delete", "pod", name_of(item), "--force", "--grace-period=0")
+    return left

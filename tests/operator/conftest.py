@@ -1,18 +1,12 @@
-"""Bodies and a fake API server for the operator's tests.
+"""Bodies, a fake API server and a real one for the operator's tests.
 
-Pure parts are tested with tables over the bodies made here. `FakeCluster` stands for
-cluster.Cluster where a test needs answers that a real API server gives only by accident; what a
-real one does is tested in test_*_on_cluster.py.
+Pure parts are tested with tables over the bodies made here. What needs a real API server asks for
+`kubectl`, in a namespace of its own, and for an operator: `shared_operator` where any will do,
+`operator` or `start_operator` where the test looks at the process or has settings for it. A module
+asks for one or for the other, since a shared one serves all namespaces.
 """
 
-import copy
-import json
-import subprocess
-import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,92 +15,14 @@ import yaml
 from tests.cluster import audit, hostenv
 from tests.operator import stand_in
 from tests.operator.cluster_operator import OperatorProcess, roles
+from tests.operator.fake_cluster import FakeCluster
+from tests.operator.kubectl import Kubectl, namespace_of_its_own
 from tests.operator.pod_monitor_kind import PodMonitorKind
 
-from octavo_operator.cluster import Listing
 from octavo_operator.config import EngineDefaults
-from octavo_operator.errors import ApiError, ApiUnavailable
-from octavo_operator.kinds import Kind, Manifest, kind_of
+from octavo_operator.kinds import Manifest
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-class FakeCluster:
-    """Keeps what is applied; answers with the errors that a test puts into `failures`."""
-
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, str, str], Manifest] = {}
-        self.events: dict[str, list[Manifest]] = {}
-        """Uid of a pod -> its Events."""
-        self.served: set[Kind] = set()
-        """Optional kinds whose definitions are there."""
-        self.calls: list[str] = []
-        self.failures: dict[str, ApiError] = {}
-        """First word of a call and kind, as in "apply Deployment" -> error."""
-        self._version = 100
-
-    async def apply(self, manifest: Manifest) -> Manifest:
-        kind = kind_of(manifest)
-        self._call("apply", kind)
-        return self._store(kind, manifest, generation=1)
-
-    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        self._call("get", kind)
-        return self.objects.get((kind.name, namespace, name))
-
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None,
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> Listing:
-        """Only Events are listed: those that the test has put beside a pod's uid."""
-        self._call("list", kind)
-        uid = field_selector.removeprefix("involvedObject.uid=")
-        return Listing(tuple(self.events.get(uid, ())), str(self._version))
-
-    async def patch_status(
-        self, kind: Kind, namespace: str, name: str, patch: Manifest
-    ) -> Manifest:
-        self._call("status", kind)
-        found = self.objects[kind.name, namespace, name]
-        if patch["metadata"]["uid"] != found["metadata"]["uid"]:
-            raise ApiUnavailable("PATCH", 409, "the UID in the precondition is another one")
-        status = {**found.get("status", {}), **patch["status"]}
-        status = {field: value for field, value in status.items() if value is not None}
-        return self._store(kind, {**found, "status": status})
-
-    async def serves(self, kind: Kind) -> bool:
-        return kind in self.served
-
-    async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
-        self._call("create", kind)
-        return self._store(kind, manifest)
-
-    async def patch(
-        self, kind: Kind, namespace: str, name: str, patch: Manifest
-    ) -> Manifest | None:
-        self._call("patch", kind)
-        found = self.objects.get((kind.name, namespace, name))
-        return None if found is None else self._store(kind, {**found, **patch})
-
-    def put(self, manifest: Manifest) -> Manifest:
-        return self._store(kind_of(manifest), manifest)
-
-    def _call(self, verb: str, kind: Kind) -> None:
-        call = f"{verb} {kind.name}"
-        self.calls.append(call)
-        if call in self.failures:
-            raise self.failures[call]
-
-    def _store(self, kind: Kind, manifest: Manifest, **more: Any) -> Manifest:
-        self._version += 1
-        stored = copy.deepcopy(manifest)
-        stored["metadata"] = {**more, **stored["metadata"], "resourceVersion": str(self._version)}
-        key = (kind.name, stored["metadata"]["namespace"], stored["metadata"]["name"])
-        self.objects[key] = stored
-        return stored
 
 
 @pytest.fixture
@@ -204,44 +120,6 @@ def examples() -> dict[str, Manifest]:
     }
 
 
-@dataclass(frozen=True)
-class Kubectl:
-    """kubectl on the test cluster, in one namespace."""
-
-    program: Path
-    kubeconfig: Path
-    namespace: str
-
-    def __call__(self, *words: str, stdin: str | None = None) -> str:
-        """Its output; raises CalledProcessError, whose stderr says why."""
-        return self.tried(*words, stdin=stdin, check=True).stdout
-
-    def tried(
-        self, *words: str, stdin: str | None = None, check: bool = False
-    ) -> subprocess.CompletedProcess[str]:
-        command = [self.program, f"--kubeconfig={self.kubeconfig}", f"-n{self.namespace}", *words]
-        return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=check, timeout=120
-        )
-
-    def apply(self, *manifests: Manifest) -> None:
-        items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-        self("apply", "--filename=-", stdin=json.dumps(items))
-
-    def get(self, *words: str) -> Manifest:
-        """One object, or a list as {"items": [...]}."""
-        found: Manifest = json.loads(self("get", *words, "--output=json"))
-        return found
-
-    def wait_until(self, what: str, holds: Callable[[], object], timeout_s: float = 30) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not holds():
-            if time.monotonic() > deadline_s:
-                seen = self("get", "osvc,deployments,services,pods", "--output=yaml")
-                raise AssertionError(f"not so within {timeout_s} s: {what}\n{seen}")
-            time.sleep(0.1)
-
-
 @pytest.fixture(scope="session")
 def api_server(_any_cluster: Any) -> Any:
     """The session's cluster (a ClusterInfo); these tests need no nodes in it."""
@@ -256,7 +134,9 @@ def crd_installed(api_server: Any) -> Iterator[None]:
     was_there = kubectl.tried("get", "crd", name).returncode == 0
     source = str(REPOSITORY / "crds" / "inferenceservices.yaml")
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={source}")
-    kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+    waiting = ("wait", "--for=condition=Established", f"crd/{name}", "--timeout=5s")
+    # kubectl stumbles over a status that has no conditions yet.
+    kubectl.wait_until("the kind", lambda: kubectl.tried(*waiting).returncode == 0)
     yield
     if not was_there:
         kubectl("delete", "crd", name, "--timeout=60s")
@@ -284,20 +164,20 @@ def installed_operators_rest(api_server: Any) -> Iterator[None]:
     kubectl = Kubectl(api_server.kubectl, api_server.kubeconfig, "default")
     selector = "--selector=app.kubernetes.io/name=octavo-operator"
     found = kubectl.get("deployments", "--all-namespaces", selector)["items"]
+
+    def scale(deployment: Manifest, replicas: int) -> None:
+        metadata = deployment["metadata"]
+        name = f"deployment/{metadata['name']}"
+        kubectl(f"--namespace={metadata['namespace']}", "scale", name, f"--replicas={replicas}")
+
     for deployment in found:
-        _scale(kubectl, deployment, 0)
+        scale(deployment, 0)
     for deployment in found:
         namespace = f"--namespace={deployment['metadata']['namespace']}"
         kubectl(namespace, "wait", "pod", selector, "--for=delete", "--timeout=60s")
     yield
     for deployment in found:
-        _scale(kubectl, deployment, deployment["spec"]["replicas"])
-
-
-def _scale(kubectl: Kubectl, deployment: Manifest, replicas: int) -> None:
-    metadata = deployment["metadata"]
-    name = f"deployment/{metadata['name']}"
-    kubectl(f"--namespace={metadata['namespace']}", "scale", name, f"--replicas={replicas}")
+        scale(deployment, deployment["spec"]["replicas"])
 
 
 @pytest.fixture
@@ -305,36 +185,43 @@ def kubectl(
     api_server: Any, crd_installed: None, installed_operators_rest: None
 ) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test's own."""
-    with _namespace(api_server) as made:
+    with namespace_of_its_own(api_server) as made:
         yield made
 
 
-@contextmanager
-def _namespace(api_server: Any) -> Iterator[Kubectl]:
-    made = Kubectl(api_server.kubectl, api_server.kubeconfig, f"test-{uuid.uuid4().hex[:8]}")
-    made("create", "namespace", made.namespace)
-    yield made
-    made("delete", "namespace", made.namespace, "--wait=false")
+@pytest.fixture(scope="module")
+def kubectl_of_module(
+    cluster: Any, cluster_provider: Any, crd_installed: None, installed_operators_rest: None
+) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the module's own, with nodes that have the engine's image."""
+    cluster_provider.load_image(hostenv.engine_archive())
+    with namespace_of_its_own(cluster) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def operator_of_module(
+    cluster: Any, kubectl_of_module: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """An operator for that namespace, not started yet; ended after the module."""
+    kubectl_of_module.apply(*roles(cluster, kubectl_of_module.namespace))
+    folder = tmp_path_factory.mktemp("operator")
+    process = OperatorProcess(cluster, kubectl_of_module, folder, "first")
+    yield process
+    process.kill()
+    if cluster.audit_log is not None:
+        namespace = kubectl_of_module.namespace
+        assert not audit.refused(cluster.audit_log, namespace, "octavo-operator")
 
 
 @pytest.fixture(scope="module")
 def kubectl_on_nodes(
-    cluster: Any,
-    cluster_provider: Any,
-    crd_installed: None,
-    installed_operators_rest: None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the module's own; its operator runs what `stand_in.doing` says."""
-    cluster_provider.load_image(hostenv.engine_archive())
-    with _namespace(cluster) as made:
-        made.apply(*roles(cluster, made.namespace))
-        folder = tmp_path_factory.mktemp("operator")
-        process = OperatorProcess(cluster, made, folder, "first")
-        engine = stand_in.engine_settings(cluster.node_prefix)
-        process.start(engine=engine, surgeWaitSeconds=2)
-        yield made
-        process.kill()
+    cluster: Any, kubectl_of_module: Kubectl, operator_of_module: OperatorProcess
+) -> Kubectl:
+    """kubectl in the module's namespace, where the operator runs what `stand_in.doing` says."""
+    engine = stand_in.engine_settings(cluster.node_prefix)
+    operator_of_module.start(engine=engine, surgeWaitSeconds=2)
+    return kubectl_of_module
 
 
 @pytest.fixture(scope="module")
@@ -366,3 +253,32 @@ def start_operator(
 @pytest.fixture
 def operator(start_operator: Callable[..., OperatorProcess]) -> OperatorProcess:
     return start_operator()
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> dict[str, Any]:
+    """Of `shared_operator`; a module may have others."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def shared_operator(
+    api_server: Any,
+    crd_installed: None,
+    installed_operators_rest: None,
+    operator_settings: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OperatorProcess]:
+    """One operator for all namespaces of the module's tests: to start one for each takes long."""
+    with namespace_of_its_own(api_server) as kubectl:
+        granted = roles(api_server, kubectl.namespace, cluster_wide=True)
+        kubectl.apply(*granted)
+        folder = tmp_path_factory.mktemp("operator")
+        process = OperatorProcess(api_server, kubectl, folder, "shared")
+        yield process.start(watchNamespaces=[], **operator_settings)
+        process.kill()
+        for manifest in granted:
+            if manifest["kind"].startswith("Cluster"):
+                kubectl("delete", manifest["kind"], manifest["metadata"]["name"])
+        if api_server.audit_log is not None:
+            assert not audit.refused(api_server.audit_log, kubectl.namespace, "octavo-operator")

@@ -1,13 +1,10 @@
 """What becomes of the objects of a service: made, put back, left alone, removed."""
 
-import json
-
 import pytest
 from tests.operator.cluster_operator import (
-    answer,
     condition,
     has_reason,
-    make_ready,
+    remains,
     service,
     wait_for_pods,
 )
@@ -33,7 +30,7 @@ pytestmark = pytest.mark.cluster
     ],
     ids=["replicas", "image", "label", "owner"],
 )
-def test_drift_is_put_back(operator, kubectl, patch, path, wanted):
+def test_drift_is_put_back(shared_operator, kubectl, patch, path, wanted):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
 
@@ -49,7 +46,7 @@ def test_drift_is_put_back(operator, kubectl, patch, path, wanted):
     "kind",
     ["deployment", "service", "serviceaccount", "poddisruptionbudget", "networkpolicy"],
 )
-def test_a_removed_child_comes_back(operator, kubectl, kind):
+def test_a_removed_child_comes_back(shared_operator, kubectl, kind):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
     uid = kubectl.get(kind, "chat")["metadata"]["uid"]
@@ -63,7 +60,7 @@ def test_a_removed_child_comes_back(operator, kubectl, kind):
     kubectl.wait_until(f"a new {kind}", is_new)
 
 
-def test_foreign_fields_are_left_alone(operator, kubectl):
+def test_foreign_fields_are_left_alone(shared_operator, kubectl):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
     kubectl("label", "deployment", "chat", "team=ml")
@@ -76,7 +73,7 @@ def test_foreign_fields_are_left_alone(operator, kubectl):
     assert kubectl.get("service", "chat")["metadata"]["annotations"]["note"] == "mine"
 
 
-def test_a_taken_name_is_told_and_the_object_left_alone(operator, kubectl):
+def test_a_taken_name_is_told_and_the_object_left_alone(shared_operator, kubectl):
     kubectl("create", "deployment", "chat", "--image=theirs")
 
     kubectl.apply(service())
@@ -88,7 +85,7 @@ def test_a_taken_name_is_told_and_the_object_left_alone(operator, kubectl):
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground"])
-def test_deleting_leaves_nothing(operator, kubectl, cascade):
+def test_deleting_leaves_nothing(shared_operator, kubectl, cascade):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
 
@@ -97,38 +94,7 @@ def test_deleting_leaves_nothing(operator, kubectl, cascade):
     kubectl.wait_until("nothing is left", lambda: not remains(kubectl))
 
 
-def test_deleting_needs_no_operator(operator, kubectl):
-    cache = {"newClaim": {"size": "1Mi"}}
-    kubectl.apply(service(model={"uri": "hf://org/name", "cache": cache}))
-    wait_for_pods(kubectl, 1)
-    assert kubectl.get("pvc", "chat")["spec"]["accessModes"] == ["ReadWriteOnce"]
-    operator.kill()
-
-    kubectl("delete", "osvc", "chat", "--timeout=30s")
-
-    kubectl.wait_until("nothing is left", lambda: not remains(kubectl))
-
-
-def remains(kubectl):
-    kinds = (
-        "osvc,deployments,replicasets,services,pods,serviceaccounts,"
-        "poddisruptionbudgets,networkpolicies,persistentvolumeclaims"
-    )
-    items = kubectl.get(kinds)["items"]
-    left = [
-        item
-        for item in items
-        if item["metadata"].get("labels", {}).get("serving.octavo.dev/service") == "chat"
-        or item["kind"] == "InferenceService"
-    ]
-    for item in left:
-        # Nobody else would end a pod without a node's kubelet.
-        if item["kind"] == "Pod" and "deletionTimestamp" in item["metadata"]:
-            kubectl.tried("delete", "pod", item["metadata"]["name"], "--force", "--grace-period=0")
-    return left
-
-
-def test_a_service_made_again_gets_children_of_its_own(operator, kubectl):
+def test_a_service_made_again_gets_children_of_its_own(shared_operator, kubectl):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
     kubectl("delete", "osvc", "chat", "--wait=false")
@@ -149,23 +115,7 @@ def test_a_service_made_again_gets_children_of_its_own(operator, kubectl):
     kubectl.wait_until("a Deployment of the new service", is_owned)
 
 
-def test_applying_the_same_again_and_again_changes_nothing(operator, kubectl):
-    """As GitOps tools do, under a manager of their own."""
-    make_ready(kubectl)
-    before = kubectl.get("osvc", "chat")
-
-    for _ in range(3):
-        kubectl.apply(service())
-
-    after = kubectl.get("osvc", "chat")
-    assert after["metadata"]["generation"] == before["metadata"]["generation"]
-    assert after["status"] == before["status"]
-    managed = kubectl.get("osvc", "chat", "--show-managed-fields")["metadata"]["managedFields"]
-    ours = [entry for entry in managed if entry["manager"] == "octavo-operator"]
-    assert [entry.get("subresource") for entry in ours] == ["status"]
-
-
-def test_children_of_a_predecessor_are_waited_for(operator, kubectl):
+def test_children_of_a_predecessor_are_waited_for(shared_operator, kubectl):
     kubectl.apply(service())
     wait_for_pods(kubectl, 1)
     hold = '--patch={"metadata": {"finalizers": ["octavo.test/hold"]}}'
@@ -178,41 +128,3 @@ def test_children_of_a_predecessor_are_waited_for(operator, kubectl):
     finally:
         kubectl("patch", "serviceaccount", "chat", '--patch={"metadata": {"finalizers": null}}')
     wait_for_pods(kubectl, 1)
-
-
-def test_another_manager_that_applies_all_the_time_sees_no_difference(operator, kubectl):
-    """As a GitOps controller does: server-side, every few seconds, and it looks at `diff`."""
-    manifest = json.dumps(service())
-    words = ("--server-side", "--field-manager=gitops", "--filename=-")
-    kubectl("apply", *words, stdin=manifest)
-    answer(kubectl, wait_for_pods(kubectl, 1)[0])
-    kubectl("wait", "--for=condition=Ready", "osvc/chat", "--timeout=30s")
-    kinds = "osvc,serviceaccounts,services,poddisruptionbudgets,networkpolicies,deployments"
-
-    def seen():
-        items = kubectl.get(kinds, "--show-managed-fields")["items"]
-        ours = [item for item in items if item["metadata"]["name"] == "chat"]
-        return {item["kind"]: (item["metadata"].get("generation"), _owners(item)) for item in ours}
-
-    before = seen()
-    writes = operator.num_writes()
-
-    for _ in range(3):
-        kubectl("apply", *words, stdin=manifest)
-        assert kubectl("diff", *words, stdin=manifest) == ""
-
-    assert seen() == before
-    assert operator.num_writes() == writes
-    assert [owner[:2] for owner in before["InferenceService"][1]] == [
-        ("gitops", None),
-        ("octavo-operator", "status"),
-    ]
-
-
-def _owners(item):
-    """Who owns which fields; the cluster's own controllers write only the status of a child."""
-    entries = item["metadata"]["managedFields"]
-    ours = [e for e in entries if e["manager"] in ("gitops", "octavo-operator")]
-    return sorted(
-        (e["manager"], e.get("subresource"), json.dumps(e["fieldsV1"]), e["time"]) for e in ours
-    )

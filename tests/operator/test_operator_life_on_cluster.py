@@ -3,11 +3,7 @@
 import time
 
 import pytest
-from tests.operator.cluster_operator import (
-    make_ready,
-    service,
-    wait_for_pods,
-)
+from tests.operator.cluster_operator import make_ready, remains, service, wait_for_pods
 from tests.operator.cut_line import CutLine
 
 pytestmark = pytest.mark.cluster
@@ -67,6 +63,18 @@ def test_what_changes_while_the_operator_is_dead_is_carried_out_afterwards(start
     kubectl.wait_until(
         "the Service is back", lambda: kubectl.tried("get", "service", "chat").returncode == 0
     )
+
+
+def test_deleting_needs_no_operator(operator, kubectl):
+    cache = {"newClaim": {"size": "1Mi"}}
+    kubectl.apply(service(model={"uri": "hf://org/name", "cache": cache}))
+    wait_for_pods(kubectl, 1)
+    assert kubectl.get("pvc", "chat")["spec"]["accessModes"] == ["ReadWriteOnce"]
+    operator.kill()
+
+    kubectl("delete", "osvc", "chat", "--timeout=30s")
+
+    kubectl.wait_until("nothing is left", lambda: not remains(kubectl))
 
 
 def test_an_operator_told_to_stop_ends_well_and_a_standby_goes_on(start_operator, kubectl):

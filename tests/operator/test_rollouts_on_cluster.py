@@ -15,7 +15,7 @@ from tests.operator.cluster_operator import (
 pytestmark = pytest.mark.cluster
 
 
-def test_a_service_becomes_ready_and_tells_where(operator, kubectl):
+def test_a_service_becomes_ready_and_tells_where(shared_operator, kubectl):
     make_ready(kubectl)
 
     status = kubectl.get("osvc", "chat")["status"]
@@ -25,7 +25,7 @@ def test_a_service_becomes_ready_and_tells_where(operator, kubectl):
     assert columns[:6] == ["chat", "True", "AllReplicasReady", "1", "1", "chat"]
 
 
-def test_a_change_of_the_spec_rolls_out_before_the_old_replica_goes(operator, kubectl):
+def test_a_change_of_the_spec_rolls_out_before_the_old_replica_goes(shared_operator, kubectl):
     make_ready(kubectl)
     (old,) = pods(kubectl)
 
@@ -42,7 +42,7 @@ def test_a_change_of_the_spec_rolls_out_before_the_old_replica_goes(operator, ku
     assert [name_of(pod) for pod in pods(kubectl)] == [name_of(new)]
 
 
-def test_scaling_touches_no_pod_that_runs(operator, kubectl):
+def test_scaling_touches_no_pod_that_runs(shared_operator, kubectl):
     make_ready(kubectl)
     (before,) = pods(kubectl)
 
@@ -55,7 +55,7 @@ def test_scaling_touches_no_pod_that_runs(operator, kubectl):
     assert selector == "serving.octavo.dev/service=chat"
 
 
-def test_scaling_to_zero_is_told(operator, kubectl):
+def test_scaling_to_zero_is_told(shared_operator, kubectl):
     make_ready(kubectl)
 
     kubectl("scale", "osvc/chat", "--replicas=0")

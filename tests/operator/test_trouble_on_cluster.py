@@ -41,7 +41,9 @@ CRASHED = {"exitCode": 2, "reason": "Error", "containerID": "containerd://x"}
         ),
     ],
 )
-def test_trouble_of_a_pod_is_told_with_pod_and_cause(operator, kubectl, state, reason, words):
+def test_trouble_of_a_pod_is_told_with_pod_and_cause(
+    shared_operator, kubectl, state, reason, words
+):
     kubectl.apply(service())
     (pod,) = wait_for_pods(kubectl, 1)
     container = {
@@ -62,7 +64,7 @@ def test_trouble_of_a_pod_is_told_with_pod_and_cause(operator, kubectl, state, r
         assert words in told["message"]
 
 
-def test_an_evicted_pod_is_told(operator, kubectl):
+def test_an_evicted_pod_is_told(shared_operator, kubectl):
     """As a kubelet short of memory writes it."""
     kubectl.apply(service())
     (pod,) = wait_for_pods(kubectl, 1)
@@ -77,7 +79,7 @@ def test_an_evicted_pod_is_told(operator, kubectl):
     )
 
 
-def test_a_lost_replica_is_told(operator, kubectl):
+def test_a_lost_replica_is_told(shared_operator, kubectl):
     make_ready(kubectl, replicas=2)
     lost = pods(kubectl)[0]
 
@@ -88,7 +90,7 @@ def test_a_lost_replica_is_told(operator, kubectl):
     assert condition(kubectl, "Available")["status"] == "True"
 
 
-def test_a_pod_that_fits_nowhere_is_told(operator, kubectl, api_server):
+def test_a_pod_that_fits_nowhere_is_told(shared_operator, kubectl, api_server):
     kubectl.apply(service())
     kubectl.wait_until("a pod", lambda: pods(kubectl))
     if api_server.num_nodes == 0:  # no scheduler judges: its sentence is written for it
@@ -103,7 +105,7 @@ def test_a_pod_that_fits_nowhere_is_told(operator, kubectl, api_server):
     assert "node" in told
 
 
-def test_a_quota_is_told(operator, kubectl):
+def test_a_quota_is_told(shared_operator, kubectl):
     kubectl("create", "quota", "none", "--hard=pods=0")
 
     kubectl.apply(service())
@@ -112,7 +114,7 @@ def test_a_quota_is_told(operator, kubectl):
     assert "exceeded quota: none" in condition(kubectl)["message"]
 
 
-def test_a_trouble_and_its_end_are_told_by_events(operator, kubectl):
+def test_a_trouble_and_its_end_are_told_by_events(shared_operator, kubectl):
     make_ready(kubectl, replicas=1)
     (pod,) = pods(kubectl)
     ended = {"terminated": {**CRASHED, "reason": "OOMKilled"}}
