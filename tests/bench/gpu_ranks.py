@@ -6,6 +6,7 @@ itself. Figures of vLLM 0.26.0 and goals are those for two H200s.
 """
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from tests.bench.gpu import (
     DeviceTimes,
     Row,
@@ -26,7 +28,7 @@ from tests.bench.gpu import (
 )
 from tests.bench.gpu_dummy import write_config
 from tests.bench.gpu_workloads import LLAMA_8B, fixed, mixed
-from tests.engine.runner_driver import Job, run_jobs
+from tests.engine.runner_driver import Job, Outcome, run_jobs
 from tests.engine.tiny_models import prompts, save_tiny
 
 from octavo_engine.batch import Runner
@@ -90,23 +92,31 @@ def parity_rows() -> Iterable[Row]:
     params = SamplingParams(temperature=0.0, logprobs=NUM_TOP)
     jobs = [Job(prompt, NUM_NEW, params) for prompt in prompts([5, 24, 70])]
     for family in FAMILIES:
-        found = []
         with tempfile.TemporaryDirectory() as folder:
             save_tiny(family, Path(folder), **TINY)
-            for num_ranks in (1, 2):
-                config = EngineConfig(
-                    model=ModelSettings(path=folder, device="cuda", dtype="bfloat16"),
-                    cache=CacheSettings(block_size=16, gpu_memory_utilization=0.1),
-                    scheduler=SchedulerSettings(max_num_seqs=8, max_num_batched_tokens=512),
-                    parallel=ParallelSettings(tensor_parallel_size=num_ranks),
-                )
-                with runner_of(config) as runner:
-                    found.append(run_jobs(runner, jobs))
-        one, two = found
+            one, two = (_outcomes(folder, num_ranks, jobs) for num_ranks in (1, 2))
         equal = sum(_num_equal(a.token_ids, b.token_ids) for a, b in zip(one, two, strict=True))
         yield Row(f"{family}, equal tokens", equal / (NUM_NEW * len(jobs)), "share")
         apart = max(_apart(one[0].results[0], two[0].results[0]))
         yield Row(f"{family}, first logprobs apart", apart, "nats")
+
+
+def _outcomes(folder: str, num_ranks: int, jobs: list[Job]) -> list[Outcome]:
+    config = EngineConfig(
+        model=ModelSettings(path=folder, device="cuda", dtype="bfloat16"),
+        cache=CacheSettings(block_size=16, gpu_memory_utilization=0.1),
+        scheduler=SchedulerSettings(max_num_seqs=8, max_num_batched_tokens=512),
+        parallel=ParallelSettings(tensor_parallel_size=num_ranks),
+    )
+    try:
+        with runner_of(config) as runner:
+            outcomes = run_jobs(runner, jobs)
+        del runner
+        return outcomes
+    finally:
+        # The next runner counts what is allocated as its weights.
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _num_equal(one: list[int], other: list[int]) -> int:
@@ -126,7 +136,7 @@ def _apart(one: Any, other: Any) -> Iterable[float]:
 
 def step_rows(model: str, num_ranks: int) -> Iterable[Row]:
     scheduler = SchedulerSettings(
-        max_num_seqs=256, max_num_batched_tokens=8192, max_queued_requests=100_000
+        max_num_seqs=1024, max_num_batched_tokens=8192, max_queued_requests=100_000
     )
     config = EngineConfig(
         model=ModelSettings(
