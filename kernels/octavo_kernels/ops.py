@@ -247,7 +247,7 @@ def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
     of (seed, position, id), to logits / temperature and take the largest among the tokens kept.
     """
     if logits.is_cpu:
-        from octavo_kernels.reference.sampling import sample as run
+        from octavo_kernels.cpu.run import sample as run
     else:
         from octavo_kernels.gpu.sampling import sample as run
     return run(logits, params)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from octavo_kernels import AttentionMetadata, ops
+from octavo_kernels import AttentionMetadata, SamplingTensors, ops
 from octavo_kernels.cpu import run
 from octavo_kernels.reference.paged_attention import paged_attention as plain_attention
 from octavo_kernels.reference.rms_norm import rms_norm as plain_rms_norm
@@ -124,6 +124,23 @@ def test_the_references_serve_without_numba(
     q, caches = _inputs(metadata, 4, 2, 32, cpu)
     out = ops.paged_attention(q, *caches, metadata, scale=0.2)
     assert torch.equal(out, plain_attention(q, *caches, metadata, scale=0.2))
+
+
+def test_argmax_is_that_of_float32(cpu: torch.Generator) -> None:
+    rows = torch.randn(5, 5000, generator=cpu).to(BF16)
+    rows[1] = -rows[1].abs() - 1
+    rows[2] = -rows[2].abs()
+    rows[2, 6], rows[2, 7:9] = -0.0, 0.0  # the first of three that are equal
+    rows[3, 40:] = torch.inf
+    rows[4] = -torch.inf
+    ones, zeros = torch.ones(5), torch.zeros(5, dtype=torch.int64)
+    params = SamplingTensors(
+        temperature=torch.zeros(5), top_k=zeros.int(), top_p=ones, min_p=torch.zeros(5),
+        seeds=zeros, positions=zeros, all_greedy=True, any_filter=False,
+    )  # fmt: skip
+    expected = rows.float().argmax(dim=-1)
+    assert expected[2:].tolist() == [6, 40, 0]
+    assert torch.equal(ops.sample(rows, params), expected)
 
 
 def _metadata(

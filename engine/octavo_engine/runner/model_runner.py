@@ -132,7 +132,9 @@ class ModelRunner:
         if not inputs.sampling:
             return result
         work = [self._sample_work(inputs.work[idx]) for idx in inputs.sampling]
-        logits = self._model.logits(hidden[inputs.sampling_tokens])
+        last = hidden[inputs.sampling_tokens]
+        takes_largest = self._sampler.takes_largest(work)
+        logits = self._model.narrow_logits(last) if takes_largest else self._model.logits(last)
         sampled = self._sample(logits, work)
         self._table.set_sampled(
             inputs.rows[inputs.token_rows[inputs.sampling_tokens]],

@@ -76,8 +76,19 @@ class Sampler:
         """Rows that could not sample as asked since the last call, with the reason."""
         return self._structured.take_failures()
 
+    def takes_largest(self, work: list[SampleWork]) -> bool:
+        """Whether nothing but the largest logit of each row matters."""
+        return all(
+            is_greedy(item.info.params)
+            and item.info.params.logprobs is None
+            and item.row not in self._adjustments
+            and item.row not in self._structured
+            for item in work
+        )
+
     def sample(self, logits: torch.Tensor, work: list[SampleWork], table: RowTable) -> SampledRow:
-        """logits[S, vocab_size] float32, changed in place; work[S]."""
+        """logits[S, vocab_size], changed in place; float32, or any dtype where `takes_largest`.
+        work[S]."""
         wants_logprobs = any(item.info.params.logprobs is not None for item in work)
         structured = [idx for idx, item in enumerate(work) if item.row in self._structured]
         is_adjusted = bool(structured) or any(item.row in self._adjustments for item in work)

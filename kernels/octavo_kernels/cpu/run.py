@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from octavo_kernels.metadata import AttentionMetadata, KVScales
+from octavo_kernels.metadata import AttentionMetadata, KVScales, SamplingTensors
 from octavo_kernels.reference import paged_attention as attention
 from octavo_kernels.reference.kv_write import kv_write
 from octavo_kernels.reference.rms_norm import rms_norm as plain_rms_norm
 from octavo_kernels.reference.rope import apply_rope
+from octavo_kernels.reference.sampling import sample as plain_sample
 
 if TYPE_CHECKING:
     from octavo_kernels.cpu.parallel import Kernel, ThreadPool
@@ -29,6 +30,7 @@ class Compiled:
     pool: "ThreadPool"
     rms_norm: "Kernel"
     rope_kv_write: "Kernel"
+    argmax: "Kernel"
 
 
 @functools.cache
@@ -36,6 +38,7 @@ def compiled() -> Compiled | None:
     """None where numba, or the OpenMP whose threads the kernels share, is missing."""
     if find_spec("numba") is None:
         return None
+    from octavo_kernels.cpu.argmax import argmax
     from octavo_kernels.cpu.parallel import Kernel, MissingOpenMP, ThreadPool
     from octavo_kernels.cpu.rms_norm import rms_norm
     from octavo_kernels.cpu.rope_kv_write import rope_kv_write
@@ -44,7 +47,7 @@ def compiled() -> Compiled | None:
         pool = ThreadPool()
     except MissingOpenMP:
         return None
-    return Compiled(pool, Kernel(rms_norm), Kernel(rope_kv_write))
+    return Compiled(pool, Kernel(rms_norm), Kernel(rope_kv_write), Kernel(argmax))
 
 
 @functools.cache
@@ -175,6 +178,16 @@ def _decode(
     )  # fmt: skip
     kernel = _decode_kernel(q.shape[1] // num_kv_heads, head_dim)
     pool.run(kernel, words, torch.get_num_threads())
+
+
+def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
+    kernels = compiled() if params.all_greedy and _is_plain(logits) else None
+    if kernels is None:
+        return plain_sample(logits, params)
+    ids = torch.empty(len(logits), dtype=torch.int64)
+    words = (*logits.shape, logits.data_ptr(), ids.data_ptr())
+    kernels.pool.run(kernels.argmax, words, torch.get_num_threads())
+    return ids
 
 
 def _num_threads(num_tokens: int) -> int:

@@ -22,8 +22,8 @@ def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:
     """The first of the largest. numpy's is vectorised, ten times as fast as torch's on a CPU."""
-    if logits.is_cpu and logits.dtype == torch.float32:
-        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    if logits.is_cpu:
+        return torch.from_numpy(logits.float().numpy().argmax(axis=-1))
     return logits.argmax(dim=-1)
 
 
