@@ -83,15 +83,20 @@ def build_engine(
     are started.
     """
     runner = _build_runner(config, compiler, report, log_format)
-    # What loading has left is there for good: the collector need not walk it during a step.
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    settle_process()
     try:
         return InProcessEngine(runner, config.scheduler, prefix_caching=config.cache.prefix_caching)
     except BaseException:
         runner.close()
         raise
+
+
+def settle_process() -> None:
+    """After loading: what it has left is there for good, so the collector need not walk it during a
+    step, and threads give way to each other quickly."""
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def _build_runner(

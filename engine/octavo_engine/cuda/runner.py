@@ -119,9 +119,12 @@ class CudaRunner:
             octavo_kernels.sample(logits[:num_rows], params)
 
     def close(self) -> None:
-        """Waits for the steps that were launched."""
+        """Waits for the steps that were launched. Ranks can part only when no graph holds one of
+        their sums any more."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+        for function in self.captured_functions():
+            function.drop()
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> LaunchedCudaStep:

@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import Store
 
 from octavo_engine.batch import Runner, StepHandle, StepResult
 from octavo_engine.core.failures import kind_of, sentence_of
+from octavo_engine.core.in_process import settle_process
 from octavo_engine.errors import ConfigError, OctavoError, RankFailed
 from octavo_engine.logs import configure_logs
 from octavo_engine.parallel import wire
@@ -98,6 +99,7 @@ class Rank:
         except BaseException as error:  # told to rank 0, which raises it
             self._fail(error, "the model could not be loaded")
             return
+        settle_process()
         self.use(runner)
 
     def use(self, runner: Runner) -> None:

@@ -2,6 +2,7 @@
 over which they build their shares of the model together. Imports torch."""
 
 import json
+import socket
 from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -27,15 +28,21 @@ _GROUP_GRACE = 2.0
 
 def open_store(setup: RankSetup) -> TCPStore:
     """Rank 0's is the server. Raises ConfigError where it cannot be had or reached."""
+    timeout = timedelta(seconds=START_LIMIT_S)
     try:
+        if setup.rank != 0:
+            return TCPStore(setup.address, setup.port, is_master=False, timeout=timeout)
+        # By itself it would listen on all of the host's addresses.
+        listening = socket.create_server((setup.address, setup.port))
         return TCPStore(
             setup.address,
-            setup.port,
-            is_master=setup.rank == 0,
-            timeout=timedelta(seconds=START_LIMIT_S),
+            listening.getsockname()[1],
+            is_master=True,
+            timeout=timeout,
             wait_for_workers=False,
+            master_listen_fd=listening.detach(),
         )
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         role = "be opened" if setup.rank == 0 else "be reached"
         raise ConfigError(
             f"rank {setup.rank}: the store of rank 0 at {setup.address}:{setup.port} cannot "
