@@ -10,17 +10,26 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from octavo_engine.config import KVCacheDType
 from octavo_engine.errors import ConfigError
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.slots import Slot
+from octavo_engine.memory_facts import (
+    CONTEXT_BYTES,
+    DRIVER_SHARE,
+    GIB,
+    MARGIN_BYTES,
+    MIB,
+    rank_bytes,
+    rank_kv_heads,
+)
 from octavo_engine.model_config import ModelConfig, kv_groups
 from octavo_engine.models.decoder import Decoder
+from octavo_engine.parallel.shares import refuse_impossible
 from octavo_engine.quantization.format import Packing
 from octavo_engine.quantization.scheme import Scheme
-from octavo_engine.runner.kv_cache import PageShape, block_bytes
+from octavo_engine.runner.kv_cache import PageShape, block_bytes, stored_shape
 
-GIB = 2**30
-MIB = 2**20
 GPU_BYTES: Mapping[str, int] = {
     "a10": 23_028 * MIB,
     "a100-40gb": 40_960 * MIB,
@@ -32,11 +41,6 @@ GPU_BYTES: Mapping[str, int] = {
     "rtx-4090": 24_564 * MIB,
 }
 """As the driver counts them."""
-DRIVER_SHARE = 0.0043
-"""Of a GPU's memory, that CUDA does not show to programs: 139.80 of 140.40 GiB."""
-CONTEXT_BYTES = 760 * MIB
-"""The CUDA context and libraries."""
-MARGIN_BYTES = 512 * MIB
 WORKSPACE_BYTES = 32 * MIB
 """Of cuBLAS."""
 NUM_PROBE_BLOCKS = 2
@@ -54,7 +58,10 @@ class FitQuestion:
     gpu_bytes: int
     """As the driver counts them."""
     dtype: torch.dtype = torch.bfloat16
+    kv_cache_dtype: KVCacheDType = "auto"
     scheme: Scheme | None = None
+    num_ranks: int = 1
+    """Over which the model is split; all that is told is of one."""
     utilization: float = 0.92
     block_size: int = 64
     max_num_seqs: int = 256
@@ -108,19 +115,20 @@ def gpu_bytes(name: str) -> int:
 
 
 def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
-    """Raises ConfigError for a context longer than the model's."""
+    """Raises ConfigError for a context longer than the model's, and for ranks that cannot share."""
+    refuse_impossible(config, question.num_ranks)
     context_len = config.max_position_embeddings
     asked = question.max_model_len
     if asked is not None and asked > context_len:
         raise ConfigError(f"max_model_len {asked} is more than the model's context {context_len}")
     groups = kv_groups([layer.window for layer in config.layers])
     shape = PageShape(
-        num_kv_heads=config.num_kv_heads,
+        num_kv_heads=rank_kv_heads(config.num_kv_heads, question.num_ranks),
         block_size=question.block_size,
         head_dim=config.head_dim,
         dtype=question.dtype,
     )
-    page_bytes = block_bytes(groups, shape)
+    page_bytes = block_bytes(groups, stored_shape(shape, question.kv_cache_dtype))
     limit_bytes = int(question.gpu_bytes * (1 - DRIVER_SHARE) * question.utilization)
     fit = Fit(
         limit_bytes=limit_bytes,
@@ -142,7 +150,8 @@ def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
 def _weights_bytes(config: ModelConfig, question: FitQuestion) -> int:
     groups = kv_groups([layer.window for layer in config.layers])
     outline = Decoder(config, groups, Build(torch.device("meta"), question.dtype))
-    return sum(_slot_bytes(slot, question) for slot in outline.slots())
+    whole = sum(_slot_bytes(slot, question) for slot in outline.slots())
+    return rank_bytes(whole, question.num_ranks)
 
 
 def _slot_bytes(slot: Slot, question: FitQuestion) -> int:
@@ -180,7 +189,8 @@ def _token_bytes(config: ModelConfig, question: FitQuestion) -> int:
     inner = config.intermediate_size
     if config.moe is not None:
         inner = max(inner, config.moe.intermediate_size * config.moe.num_experts_per_token)
-    return (3 * inner + HIDDEN_COPIES * config.hidden_size) * question.dtype.itemsize
+    shared = 3 * inner // question.num_ranks
+    return (shared + HIDDEN_COPIES * config.hidden_size) * question.dtype.itemsize
 
 
 def _activations_bytes(config: ModelConfig, question: FitQuestion) -> int:

@@ -11,9 +11,12 @@ import pytest
 import torch
 from tests.bench.gpu_workloads import LLAMA_8B, MODELS
 
+from octavo_engine.config import KVCacheDType
 from octavo_engine.errors import ConfigError
-from octavo_engine.fit import GIB, FitQuestion, gpu_bytes, plan_fit
+from octavo_engine.fetch.plan import Room, plan, read_shape
+from octavo_engine.fit import FitQuestion, gpu_bytes, plan_fit
 from octavo_engine.loading.config_file import parse_config
+from octavo_engine.memory_facts import GIB, kv_itemsize
 from octavo_engine.models.families import build_model_config
 from octavo_engine.quantization.choose import at_load_scheme
 
@@ -58,6 +61,43 @@ def test_a_quantized_model_leaves_more_for_tokens(llama: Any) -> None:
     saved = plain.weights_bytes - packed.weights_bytes
     gained = (packed.num_kv_tokens - plain.num_kv_tokens) * plain.kv_token_bytes
     assert gained == pytest.approx(saved, rel=0.01)
+
+
+def test_pages_of_8_bits_hold_twice_the_tokens(llama: Any) -> None:
+    plain, small = plan_fit(llama, question()), plan_fit(llama, question(kv_cache_dtype="fp8"))
+    assert small.kv_token_bytes == plain.kv_token_bytes // 2
+    assert small.num_kv_tokens == pytest.approx(2 * plain.num_kv_tokens, rel=0.001)
+
+
+def test_ranks_share_weights_and_heads(llama: Any) -> None:
+    one, four = plan_fit(llama, question()), plan_fit(llama, question(num_ranks=4))
+    assert four.weights_bytes == pytest.approx(one.weights_bytes / 4, rel=0.001)
+    assert four.kv_token_bytes == one.kv_token_bytes // 4
+    assert four.activations_bytes < one.activations_bytes
+
+
+def test_ranks_that_cannot_share_are_refused(llama: Any) -> None:
+    with pytest.raises(ConfigError, match="tensor_parallel_size 3 cannot share"):
+        plan_fit(llama, question(num_ranks=3))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 8])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
+def test_the_fetchs_plan_counts_a_token_as_the_engine_does(
+    llama: Any, num_ranks: int, kv_cache_dtype: KVCacheDType
+) -> None:
+    shape = read_shape(LLAMA_8B)
+    assert shape is not None
+    room = Room(
+        memory_bytes=None,
+        pages_bytes=None,
+        utilization=0.92,
+        num_ranks=num_ranks,
+        kv_itemsize=kv_itemsize(2, kv_cache_dtype),
+        is_cpu=False,
+    )
+    ours = plan_fit(llama, question(num_ranks=num_ranks, kv_cache_dtype=kv_cache_dtype))
+    assert plan(shape, 0, room).kv_token_bytes == ours.kv_token_bytes
 
 
 def test_a_model_that_is_too_large_holds_no_token(llama: Any) -> None:

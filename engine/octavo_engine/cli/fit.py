@@ -8,6 +8,7 @@ import typer
 from octavo_engine.cli.termination import EXIT_FAILED, explain
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import OctavoError
+from octavo_engine.memory_facts import GIB
 
 if TYPE_CHECKING:
     from octavo_engine.fit import Fit
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 GpusOption = Annotated[
     str, typer.Option(help="Kind of GPU, such as h200, or its memory, such as 80GiB.")
 ]
-GIB = 2**30
 
 
 def fit(config: EngineConfig, gpus: GpusOption) -> None:
@@ -57,6 +57,8 @@ def _plan(config: EngineConfig, gpus: str) -> "Fit":
         dtype=choose_dtype(config.model.dtype, model.checkpoint_dtype, torch.device("cuda")),
         scheme=choose_scheme(config.model.quantization, scheme, is_gguf=False),
         utilization=config.cache.gpu_memory_utilization,
+        kv_cache_dtype=config.cache.kv_cache_dtype,
+        num_ranks=config.parallel.tensor_parallel_size,
         block_size=config.cache.block_size,
         max_num_seqs=settings.max_num_seqs or MAX_NUM_SEQS["cuda"],
         max_step_tokens=settings.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS["cuda"],

@@ -14,14 +14,12 @@ import torch
 from octavo_engine.batch import AdmittedRow, Batch, RowWork
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
+from octavo_engine.memory_facts import GIB, MARGIN_BYTES
 from octavo_engine.parallel.group import Group
 from octavo_engine.sampling_params import MAX_LOGPROBS, SamplingParams
 
 log = structlog.get_logger(__name__)
 
-GIB = 2**30
-MARGIN_BYTES = 512 * 2**20
-"""For what the allocator loses to fragmentation and libraries take later."""
 PROMPT_LOGPROBS_LEN = 300
 
 

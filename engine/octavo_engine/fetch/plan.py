@@ -5,17 +5,14 @@ against the memory that there is. What the largest step takes beside them is the
 when it starts; it is left out here, so that nothing is refused that would have run.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from octavo_engine import memory_facts as facts
 from octavo_engine.fetch.progress import gib
-
-_CONTEXT_BYTES = 760 * 2**20
-"""Of the CUDA context and libraries, as measured on an H200."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +35,8 @@ class Room:
     """None: all that is left; set on a CPU."""
     utilization: float
     num_ranks: int
+    kv_itemsize: int
+    """Of a number in the pages."""
     is_cpu: bool
 
     @property
@@ -46,7 +45,7 @@ class Room:
             return None
         if self.is_cpu:
             return self.memory_bytes
-        return int(self.memory_bytes * self.utilization) - _CONTEXT_BYTES
+        return int(self.memory_bytes * self.utilization) - facts.CONTEXT_BYTES
 
 
 class FitPlan(msgspec.Struct, frozen=True, rename="camel"):
@@ -83,11 +82,11 @@ def read_shape(raw: Mapping[str, Any]) -> Shape | None:
         return None
 
 
-def plan(shape: Shape, weights_bytes: int, kv_itemsize: int, room: Room) -> FitPlan:
+def plan(shape: Shape, weights_bytes: int, room: Room) -> FitPlan:
     """weights_bytes: of all ranks together, as the files hold them."""
-    kv_heads = max(1, math.ceil(shape.num_kv_heads / room.num_ranks))
-    token_bytes = 2 * shape.num_layers * kv_heads * shape.head_dim * kv_itemsize
-    weights = math.ceil(weights_bytes / room.num_ranks)
+    kv_heads = facts.rank_kv_heads(shape.num_kv_heads, room.num_ranks)
+    token_bytes = facts.kv_token_bytes(shape.num_layers, kv_heads, shape.head_dim, room.kv_itemsize)
+    weights = facts.rank_bytes(weights_bytes, room.num_ranks)
     usable_bytes = room.usable_bytes
     pages_bytes = room.pages_bytes
     if pages_bytes is None and usable_bytes is not None:
@@ -110,7 +109,9 @@ def why_not(plan: FitPlan, asked_len: int | None, block_size: int, room: Room) -
     pages_bytes = room.pages_bytes or wanted_len * plan.kv_token_bytes
     if plan.kv_tokens is not None and plan.kv_tokens < wanted_len:
         held = f"the pages hold {plan.kv_tokens} tokens, {wanted_len} are asked for"
-        return f"{_numbers(plan, room)}: {held}; {_remedies(plan, wanted_len, room)}"
+        halved = room.kv_itemsize > 1 and 2 * plan.kv_tokens >= wanted_len
+        remedies = ("kvCacheDtype fp8 or " if halved else "") + _remedies(plan, wanted_len, room)
+        return f"{_numbers(plan, room)}: {held}; {remedies}"
     usable_bytes = room.usable_bytes
     if usable_bytes is not None and plan.weights_bytes + pages_bytes > usable_bytes:
         return (
@@ -138,9 +139,10 @@ def _remedies(plan: FitPlan, wanted_len: int, room: Room) -> str:
         )
     assert room.usable_bytes is not None
     found = [f"maxModelLen {plan.kv_tokens}"] if (plan.kv_tokens or 0) >= 16 else []
-    ranks = math.ceil(needed * room.num_ranks / max(1, room.usable_bytes))
+    ranks = -(-needed * room.num_ranks // max(1, room.usable_bytes))
     num_ranks = 1 << (max(2, ranks) - 1).bit_length()
-    if num_ranks <= 16:
-        found.append(f"tensorParallelSize {max(num_ranks, 2 * room.num_ranks)}")
+    num_ranks = max(num_ranks, 2 * room.num_ranks)
+    if num_ranks <= facts.MAX_RANKS:
+        found.append(f"tensorParallelSize {num_ranks}")
     found.append("a checkpoint of fewer bits a weight")
     return f"{' or '.join(found)} would fit"

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from octavo_engine.errors import ConfigError
+from octavo_engine.memory_facts import MAX_RANKS
 from octavo_engine.model_config import ModelConfig
-
-MAX_RANKS = 8
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from octavo_engine.batch import BlockCopy, KVGroup
 from octavo_engine.config import KVCacheDType
 from octavo_engine.layers.context import LayerCache
+from octavo_engine.memory_facts import kv_token_bytes
 from octavo_kernels import KVScales
 
 
@@ -24,10 +25,6 @@ class PageShape:
     head_dim: int
     dtype: torch.dtype
 
-    @property
-    def num_bytes(self) -> int:
-        return self.num_kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
-
 
 def stored_shape(shape: PageShape, kv_cache_dtype: KVCacheDType) -> PageShape:
     """shape: in the model's dtype."""
@@ -36,7 +33,9 @@ def stored_shape(shape: PageShape, kv_cache_dtype: KVCacheDType) -> PageShape:
 
 def block_bytes(groups: tuple[KVGroup, ...], shape: PageShape) -> int:
     """Bytes of one block id: K and V of as many layers as a group has."""
-    return 2 * shape.num_bytes * layers_per_group(groups)
+    return shape.block_size * kv_token_bytes(
+        layers_per_group(groups), shape.num_kv_heads, shape.head_dim, shape.dtype.itemsize
+    )
 
 
 def layers_per_group(groups: tuple[KVGroup, ...]) -> int:

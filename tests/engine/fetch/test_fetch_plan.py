@@ -112,6 +112,17 @@ def test_pages_of_8_bits_hold_twice_the_tokens(told):
     assert small.kv_tokens // 2 == plain.kv_tokens
 
 
+def test_pages_of_8_bits_are_named_where_they_would_do(told):
+    held = told(memory_gib=24).kv_tokens
+    with pytest.raises(DoesNotFit, match=r"; kvCacheDtype fp8 or maxModelLen"):
+        told(memory_gib=24, max_model_len=2 * held)
+    assert told(memory_gib=24, max_model_len=2 * held, kv_cache_dtype="fp8")
+
+    with pytest.raises(DoesNotFit) as caught:
+        told(memory_gib=24, max_model_len=2 * held + 1)
+    assert "fp8" not in str(caught.value)
+
+
 def test_layers_with_windows_are_not_judged_by_their_tokens(told):
     plan = told(memory_gib=80, max_model_len=131072, raw={"sliding_window": 1024})
 

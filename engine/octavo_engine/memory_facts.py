@@ -1,0 +1,42 @@
+"""What memory holds of a model: the facts that every plan of it shares. Pure; no torch.
+
+    fetch.plan    what surely cannot fit, from a config.json and the size of files
+    fit           what the engine would take of a GPU, from a model's config
+    cuda.memory   what it takes, measured
+
+The numbers were measured on an H200.
+"""
+
+import math
+
+MAX_RANKS = 8
+"""Of one model: they live on one node."""
+GIB = 2**30
+MIB = 2**20
+CONTEXT_BYTES = 760 * MIB
+"""The CUDA context and libraries."""
+MARGIN_BYTES = 512 * MIB
+"""For what the allocator loses to fragmentation and libraries take later."""
+DRIVER_SHARE = 0.0043
+"""Of a GPU's memory as the driver counts it, that CUDA does not show to programs: 139.80 of 140.40
+GiB."""
+
+
+def kv_token_bytes(num_layers: int, num_kv_heads: int, head_dim: int, itemsize: int) -> int:
+    """Of keys and values of one token, on one rank."""
+    return 2 * num_layers * num_kv_heads * head_dim * itemsize
+
+
+def rank_kv_heads(num_kv_heads: int, num_ranks: int) -> int:
+    """Ranks beyond the heads have one each, some the same."""
+    return max(1, num_kv_heads // num_ranks)
+
+
+def rank_bytes(num_bytes: int, num_ranks: int) -> int:
+    """A rank's share of the weights."""
+    return math.ceil(num_bytes / num_ranks)
+
+
+def kv_itemsize(itemsize: int, kv_cache_dtype: str) -> int:
+    """Bytes of a number in the pages; itemsize: of one that the model computes with."""
+    return 1 if kv_cache_dtype == "fp8" else itemsize
