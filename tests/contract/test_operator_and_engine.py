@@ -13,6 +13,7 @@ from octavo_engine.cli.main import app
 from octavo_engine.cli.termination import Termination, TerminationReason, encode
 from octavo_engine.config import KVCacheDType
 from octavo_engine.fetch import uri as model_uri
+from octavo_engine.memory_facts import MAX_RANKS
 from octavo_engine.messages import EngineInfo, EngineStats
 from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_operator import api, engine_args, pod_causes, pod_volumes, samples
@@ -139,13 +140,18 @@ def test_a_uri_that_the_operator_takes_is_one_that_the_engine_fetches(uri):
     assert service({"model": {"uri": uri}}).model_source.uri == uri
 
 
-def test_further_arguments_cannot_set_what_a_field_sets(serve, request):
-    """The rule in the CRD lists every option that the operator gives, and only real options."""
+@pytest.fixture(scope="module")
+def engine_schema(request):
+    """Of spec.engine in the CRD."""
     path = request.config.rootpath / "crds" / "inferenceservices.yaml"
     crd = yaml.safe_load(path.read_text(encoding="utf-8"))
     root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    engine = root["properties"]["spec"]["properties"]["engine"]
-    rule = engine["properties"]["extraArgs"]["x-kubernetes-validations"][1]["rule"]
+    return root["properties"]["spec"]["properties"]["engine"]
+
+
+def test_further_arguments_cannot_set_what_a_field_sets(serve, engine_schema):
+    """The rule in the CRD lists every option that the operator gives, and only real options."""
+    rule = engine_schema["properties"]["extraArgs"]["x-kubernetes-validations"][1]["rule"]
     reserved = set(rule.partition("^--(")[2].partition(")")[0].split("|"))
 
     given: set[str] = {"no-prefix-caching"}
@@ -159,6 +165,12 @@ def test_further_arguments_cannot_set_what_a_field_sets(serve, request):
     }
     assert reserved == given
     assert reserved <= known
+
+
+def test_the_rule_about_ranks_is_the_engines(engine_schema):
+    (rule,) = engine_schema["properties"]["tensorParallelSize"]["x-kubernetes-validations"]
+
+    assert rule["rule"] == f"self >= 1 && self <= {MAX_RANKS}"
 
 
 def test_every_reason_of_the_engine_is_a_reason_of_the_operator():

@@ -53,7 +53,7 @@ def test_a_model_that_is_not_on_the_node(kubectl_with_operator, path, what):
 
 def test_more_accelerators_than_any_node_has(kubectl_with_operator):
     kubectl = kubectl_with_operator
-    kubectl.apply(anywhere(engine={"tensorParallelSize": 16}))
+    kubectl.apply(anywhere(engine={"tensorParallelSize": 8}))
 
     assert "Insufficient nvidia.com/gpu" in told(kubectl, "Unschedulable")
 

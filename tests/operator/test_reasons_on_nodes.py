@@ -28,7 +28,7 @@ STALL = "work waits and no step was made for 61 s"
 
 TROUBLES = {
     Reason.UNSCHEDULABLE: (
-        {**GPUS, "engine": {"tensorParallelSize": 16}},
+        {**GPUS, "engine": {"tensorParallelSize": 8}},
         "fits on no node: .*Insufficient nvidia.com/gpu",
     ),
     Reason.IMAGE_PULL: (

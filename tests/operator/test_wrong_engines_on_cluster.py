@@ -13,11 +13,11 @@ WRONG = {
     ),
     "no ranks": (
         {"engine": {"tensorParallelSize": 0}},
-        "tensorParallelSize must be between 1 and 16, since a replica lives on one node",
+        "tensorParallelSize must be between 1 and 8, since a replica lives on one node",
     ),
     "too many ranks": (
         {"engine": {"tensorParallelSize": 32}},
-        "tensorParallelSize must be between 1 and 16, since a replica lives on one node",
+        "tensorParallelSize must be between 1 and 8, since a replica lives on one node",
     ),
     "quantization": (
         {"engine": {"quantization": "int3"}},
