@@ -121,6 +121,11 @@ def told(kubectl):
     return kubectl.get("osvc", "chat").get("status", {}).get("autoscaling", {})
 
 
+@pytest.fixture(scope="module")
+def operator_settings():
+    return {"samples": {"intervalSeconds": 0.3}}
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_autoscaling_is_refused(kubectl_shared, case):
     spec, sentence = WRONG[case]
@@ -132,8 +137,7 @@ def test_a_wrong_autoscaling_is_refused(kubectl_shared, case):
     assert sentence in result.stderr
 
 
-def test_the_load_sets_the_number_and_the_status_says_why(start_operator, kubectl):
-    start_operator(samples={"intervalSeconds": 0.3})
+def test_the_load_sets_the_number_and_the_status_says_why(shared_operator, kubectl):
     kubectl.apply(service(autoscaling=SCALED))
     kubectl.wait_until("a pod", lambda: len(pods(kubectl)) == 1)
     with stand_ins(3) as engines:
@@ -160,8 +164,7 @@ def test_the_load_sets_the_number_and_the_status_says_why(start_operator, kubect
         assert told(kubectl)["reason"] == "LowDemand"
 
 
-def test_replicas_that_do_not_tell_their_load_are_kept(start_operator, kubectl):
-    operator = start_operator(samples={"intervalSeconds": 0.2})
+def test_replicas_that_do_not_tell_their_load_are_kept(shared_operator, kubectl):
     kubectl.apply(service(autoscaling={**SCALED, "minReplicas": 2}))
     kubectl.wait_until("2 pods", lambda: len(pods(kubectl)) == 2)
     with stand_ins(2) as engines:
@@ -173,14 +176,14 @@ def test_replicas_that_do_not_tell_their_load_are_kept(start_operator, kubectl):
         kubectl.wait_until("told", lambda: told(kubectl).get("reason") == "SamplesMissing")
         assert told(kubectl)["inputs"]["unreadReplicas"] == 1
         assert deployed(kubectl) == 2
-        assert operator.samples("octavo_operator_autoscaling")
+        key = (("namespace", kubectl.namespace), ("service", "chat"), ("value", "replicas"))
+        assert shared_operator.samples("octavo_operator_autoscaling")[key] == 2
 
         engines[1].is_well = True
         kubectl.wait_until("1 replica", lambda: deployed(kubectl) == 1)
 
 
-def test_a_foreign_number_in_the_deployment_is_put_back(start_operator, kubectl):
-    start_operator()
+def test_a_foreign_number_in_the_deployment_is_put_back(shared_operator, kubectl):
     kubectl.apply(service(autoscaling={**SCALED, "minReplicas": 2}))
     kubectl.wait_until("2 pods", lambda: len(pods(kubectl)) == 2)
 
@@ -189,7 +192,7 @@ def test_a_foreign_number_in_the_deployment_is_put_back(start_operator, kubectl)
     kubectl.wait_until("2 replicas", lambda: deployed(kubectl) == 2)
 
 
-def test_kubectl_scale_is_refused_beside_autoscaling(start_operator, kubectl):
+def test_kubectl_scale_is_refused_beside_autoscaling(shared_operator, kubectl):
     kubectl.apply(service(autoscaling=SCALED))
 
     result = kubectl.tried("scale", "osvc/chat", "--replicas=2")
@@ -198,9 +201,8 @@ def test_kubectl_scale_is_refused_beside_autoscaling(start_operator, kubectl):
     assert REFUSAL in result.stderr
 
 
-def test_from_a_fixed_number_to_autoscaling_and_back(start_operator, kubectl):
+def test_from_a_fixed_number_to_autoscaling_and_back(shared_operator, kubectl):
     """The number goes on from where it was; what scaled from outside must be taken away first."""
-    start_operator()
     kubectl.apply(service(replicas=3))
     kubectl.wait_until("3 pods", lambda: len(pods(kubectl)) == 3)
     patch = '{"spec": {"autoscaling": {"maxReplicas": 4}}}'
@@ -216,9 +218,8 @@ def test_from_a_fixed_number_to_autoscaling_and_back(start_operator, kubectl):
     kubectl.wait_until("untold", lambda: told(kubectl) == {})
 
 
-def test_a_horizontal_pod_autoscaler_scales_a_fixed_number_and_no_other(start_operator, kubectl):
+def test_a_horizontal_pod_autoscaler_scales_a_fixed_number_and_no_other(shared_operator, kubectl):
     """It raises to its minimum without any metrics, which are not there."""
-    start_operator()
     kubectl.apply(service("chat"), service("scaled", autoscaling=SCALED))
     kubectl.apply(*(horizontal_pod_autoscaler(name) for name in ("chat", "scaled")))
 
