@@ -8,25 +8,18 @@ threads.
 import numpy as np
 from numba import carray, njit
 
+from octavo_kernels.cpu.lanes import gate_32, multiply_32, narrow_32
 from octavo_kernels.cpu.tiles import (
     CONFIGURATION_BYTES,
     add_product,
     clear,
     configure,
     load,
-    narrow_32,
     prefetch,
     release,
     store,
 )
-from octavo_kernels.cpu.words import (
-    FAST,
-    compiled_once,
-    exp_not_above_0,
-    floats_at,
-    widen,
-    words_at,
-)
+from octavo_kernels.cpu.words import FAST, compiled_once, floats_at
 
 BLOCK_COLUMNS = 32
 ROWS_AT_ONCE = 32
@@ -67,35 +60,23 @@ def _multiply(x, x_stride, weight, size, out, num_rows, is_first):
         store(3, out + 2048 + 64, 128)
 
 
-@njit(fastmath=FAST, inline="always")
-def _sigmoid(value):
-    small = exp_not_above_0(-abs(value))
-    share = np.float32(1) / (np.float32(1) + small)
-    return share if value >= 0 else share * small
-
-
 @njit(fastmath=FAST, nogil=True, error_model="numpy")
 def _finish(sums_at, bias_at, other_at, y_at, row_bytes, count, post_op):
     """Rows of a block, rounded once; row_bytes lie between those of y, and between other's."""
     for row in range(count):
         at = sums_at + row * 4 * BLOCK_COLUMNS
-        sums = carray(floats_at(at), (BLOCK_COLUMNS,))
         if bias_at != 0:
+            sums = carray(floats_at(at), (BLOCK_COLUMNS,))
             bias = carray(floats_at(bias_at), (BLOCK_COLUMNS,))
             for i in range(BLOCK_COLUMNS):
                 sums[i] += bias[i]
         if post_op == SILU:
-            for i in range(BLOCK_COLUMNS):
-                sums[i] *= _sigmoid(sums[i])
+            gate_32(at, np.float32(1), np.float32(0))
         elif post_op == GELU_TANH:
-            for i in range(BLOCK_COLUMNS):
-                value = sums[i]
-                cubic = value * (np.float32(1) + np.float32(0.044715) * value * value)
-                sums[i] = value * _sigmoid(np.float32(1.5957691216) * cubic)
+            # 0.5 * x * (1 + tanh(u)) is x * sigmoid(2 * u).
+            gate_32(at, np.float32(1.5957691216), np.float32(0.044715))
         elif post_op == TIMES:
-            other = carray(words_at(other_at + row * row_bytes), (BLOCK_COLUMNS,))
-            for i in range(BLOCK_COLUMNS):
-                sums[i] *= widen(other[i])
+            multiply_32(at, other_at + row * row_bytes)
         narrow_32(at, y_at + row * row_bytes)
 
 

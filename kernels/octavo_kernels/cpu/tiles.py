@@ -110,28 +110,3 @@ def prefetch(typing, address):
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
-
-
-class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite carries no types
-    """LLVM's type, which llvmlite has no name for."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-
-@intrinsic
-def narrow_32(typing, source, target):
-    """32 float32 at an address -> as many bfloat16 at another, to the nearest and to even on a tie.
-    A CPU with tiles has an instruction for 16."""
-
-    def generate(context, builder, signature, arguments):
-        floats, words = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_BFloat(), 16)
-        for half in range(2):
-            at = builder.add(arguments[0], ir.IntType(64)(64 * half))
-            value = builder.load(builder.inttoptr(at, floats.as_pointer()), align=4)
-            at = builder.add(arguments[1], ir.IntType(64)(32 * half))
-            pointer = builder.inttoptr(at, words.as_pointer())
-            builder.store(builder.fptrunc(value, words), pointer, align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate

@@ -96,19 +96,28 @@ def narrow(value):
     return np.uint16((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
 
 
+LOG2_E = np.float32(1.4426950408889634)
+POWERS_OF_2 = tuple(
+    np.float32(coefficient)
+    for coefficient in (
+        1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0,
+    )
+)  # fmt: skip
+"""Of 2 ** part on [-0.5, 0.5], the highest power first."""
+
+
 @njit(fastmath=FAST, inline="always")
 def exp_not_above_0(value):
     """exp(value) for value <= 0 within 2e-7 of it; vectorises, which libm's does not."""
-    exponent = max(value * np.float32(1.4426950408889634), np.float32(-126.0))
+    exponent = max(value * LOG2_E, np.float32(-126.0))
     whole = np.floor(exponent + np.float32(0.5))
     part = exponent - whole
-    # 2 ** part on [-0.5, 0.5].
-    power = np.float32(1.5403530e-4)
-    power = power * part + np.float32(1.3333558e-3)
-    power = power * part + np.float32(9.6181291e-3)
-    power = power * part + np.float32(5.5504109e-2)
-    power = power * part + np.float32(2.4022651e-1)
-    power = power * part + np.float32(6.9314718e-1)
-    power = power * part + np.float32(1.0)
+    power = POWERS_OF_2[0]
+    power = power * part + POWERS_OF_2[1]
+    power = power * part + POWERS_OF_2[2]
+    power = power * part + POWERS_OF_2[3]
+    power = power * part + POWERS_OF_2[4]
+    power = power * part + POWERS_OF_2[5]
+    power = power * part + POWERS_OF_2[6]
     biased = np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23)
     return power * _from_bits(biased)
