@@ -1,11 +1,14 @@
 """The reference page of request fields, and that the lists on it tell the truth."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
+from openai.types.shared.reasoning_effort import ReasoningEffort
+from openai.types.shared_params import reasoning
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import client_of, make_state
 
@@ -13,9 +16,10 @@ from octavo_engine.server.fields_page import fields_page
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
     CompletionRequest,
+    Effort,
     GenerationFields,
 )
-from octavo_engine.server.responses_fields import ResponsesRequest
+from octavo_engine.server.responses_fields import ReasoningFields, ResponsesRequest
 
 PAGE = Path(__file__).parents[2] / "engine" / "REQUEST_FIELDS.md"
 CASES = [
@@ -61,3 +65,9 @@ def test_every_field_that_openais_client_can_send_is_known(
 ) -> None:
     known = {*kind.model_fields, *kind.neutral_values}
     assert set(params.__annotations__) - known == set()
+
+
+def test_every_effort_and_kind_of_reasoning_that_openais_client_can_ask_for_is_known() -> None:
+    efforts = {value for each in get_args(ReasoningEffort) for value in get_args(each)}
+    assert efforts - {*get_args(Effort), None} == set()
+    assert set(reasoning.Reasoning.__annotations__) - set(ReasoningFields.model_fields) == set()

@@ -102,7 +102,7 @@ def _response(fields: ResponsesRequest, request: EngineRequest, answer_id: str) 
         text |= fields.text.model_dump(exclude_none=True, by_alias=True)
     reasoning = {"effort": None, "summary": None}
     if fields.reasoning is not None:
-        reasoning |= fields.reasoning.model_dump()
+        reasoning |= fields.reasoning.model_dump(exclude_none=True)
     choice = fields.tool_choice or "auto"
     return ResponseObject(
         id=answer_id,

@@ -4,13 +4,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from octavo_engine.server.request_fields import MAX_TOP_LOGPROBS, GenerationFields
+from octavo_engine.server.request_fields import MAX_TOP_LOGPROBS, Effort, GenerationFields
 from octavo_engine.server.structure_fields import JsonObjectFormat, TextFormat
 from octavo_engine.server.tool_fields import MAX_TOOLS, FunctionName
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
 Status = Literal["in_progress", "completed", "incomplete"]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -154,6 +153,11 @@ class ReasoningFields(BaseModel):
     effort: Effort | None = None
     summary: Literal["auto"] | None = None
     """The reasoning itself is given, never a summary."""
+    generate_summary: Literal["auto"] | None = None
+    """An older name of the same."""
+    context: Literal["auto"] | None = None
+    """Which earlier reasoning the model sees is up to its template."""
+    mode: Literal["standard"] | None = None
 
 
 class ResponsesStreamOptions(BaseModel):
