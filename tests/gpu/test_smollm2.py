@@ -36,11 +36,14 @@ QUESTIONS = [
 NUM_NEW = 60
 
 
-def runner_of(path: Path, dtype: Any, kv_cache_dtype: KVCacheDType = "auto") -> Runner:
+def runner_of(
+    path: Path, dtype: Any, kv_cache_dtype: KVCacheDType = "auto", *, share: float = 0.3
+) -> Runner:
+    """share: of the GPU's memory, whatever else this process holds there included."""
     return build_runner(
         EngineConfig(
             model=ModelSettings(path=str(path), dtype=dtype, device="cuda", max_model_len=512),
-            cache=CacheSettings(kv_cache_dtype=kv_cache_dtype, gpu_memory_utilization=0.3),
+            cache=CacheSettings(kv_cache_dtype=kv_cache_dtype, gpu_memory_utilization=share),
             scheduler=SchedulerSettings(max_num_seqs=16),
         )
     )
@@ -79,7 +82,7 @@ def test_a_cache_in_eight_bits_changes_the_loss_by_less_than_a_hundredth(
     smollm2_path: Path, bfloat16_runner: Runner
 ) -> None:
     token_ids = load_tokenizer(str(smollm2_path)).encode(TEXT)
-    narrow_runner = runner_of(smollm2_path, "bfloat16", "fp8")
+    narrow_runner = runner_of(smollm2_path, "bfloat16", "fp8", share=0.6)
     exact = token_logprobs(bfloat16_runner, token_ids)
     narrow = token_logprobs(narrow_runner, token_ids)
     num_blocks = narrow_runner.info.num_blocks, bfloat16_runner.info.num_blocks
