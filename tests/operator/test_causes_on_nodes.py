@@ -9,9 +9,8 @@ CPU = {"accelerator": {"resourceName": "none"}}
 
 
 @pytest.fixture
-def kubectl_with_operator(cluster, start_operator, kubectl):
+def kubectl_with_operator(cluster, shared_operator, kubectl):
     """`cluster` asks for nodes: these tests are about what happens on them."""
-    start_operator()
     return kubectl
 
 
@@ -58,11 +57,25 @@ def test_more_accelerators_than_any_node_has(kubectl_with_operator):
     assert "Insufficient nvidia.com/gpu" in told(kubectl, "Unschedulable")
 
 
-def test_a_claim_that_does_not_exist(kubectl_with_operator):
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ({"uri": "pvc://models/chat"}, 'persistentvolumeclaim "models" not found'),
+        (
+            {
+                "uri": "hf://org/name",
+                "cache": {"newClaim": {"size": "1Gi", "storageClassName": "absent"}},
+            },
+            "unbound immediate PersistentVolumeClaims",
+        ),
+    ],
+    ids=["absent", "of a class that is not there"],
+)
+def test_a_claim_that_nobody_fills(kubectl_with_operator, model, sentence):
     kubectl = kubectl_with_operator
-    kubectl.apply(anywhere(**CPU, model={"uri": "pvc://models/chat"}))
+    kubectl.apply(anywhere(**CPU, model=model))
 
-    assert 'persistentvolumeclaim "models" not found' in told(kubectl, "Unschedulable")
+    assert sentence in told(kubectl, "Unschedulable")
 
 
 def test_a_namespace_whose_policy_forbids_node_paths(kubectl_with_operator):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.operator.wrong_services import RIGHT, changed, refusal
+from tests.operator.wrong_services import RIGHT, refusal, refusals
 
 pytestmark = pytest.mark.cluster
 
@@ -113,12 +113,16 @@ WRONG_NAMES = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_spec_is_refused(kubectl_shared, case):
-    change, sentence = WRONG[case]
-    body = changed(RIGHT, {"spec": change})
+@pytest.fixture(scope="module")
+def refused(kubectl_shared, tmp_path_factory):
+    return refusals(kubectl_shared, tmp_path_factory.mktemp("wrong"), WRONG)
 
-    assert sentence in refusal(kubectl_shared, body)
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_spec_is_refused(refused, case):
+    _, sentence = WRONG[case]
+
+    assert sentence in refused.get(case, "it was accepted")
 
 
 @pytest.mark.parametrize("case", WRONG_NAMES)
