@@ -35,8 +35,11 @@ class OptionalKinds:
         self._take({kind for kind in self._wished if await self._is_served(kind)})
 
     def is_refused(self, kind: Kind, error: ApiRejected) -> bool:
-        """Whether a write was refused since its kind has just gone; it is then taken as gone."""
-        if kind not in self._served or error.status not in _GONE:
+        """Whether a write was refused since its kind has just gone; it is then taken as gone.
+
+        Also for the second service that comes to it: its plan is from before the first one's.
+        """
+        if kind not in self._wished or error.status not in _GONE:
             return False
         self._take(self._served - {kind})
         return True

@@ -48,7 +48,9 @@ class PodMonitorKind:
 
     def install(self) -> None:
         self._kubectl.apply(_DEFINITION)
-        self._kubectl("wait", "--for=condition=Established", f"crd/{NAME}", "--timeout=60s")
+        waiting = ("wait", "--for=condition=Established", f"crd/{NAME}", "--timeout=5s")
+        # kubectl stumbles over a status that has no conditions yet.
+        self._kubectl.wait_until("the kind", lambda: not self._kubectl.tried(*waiting).returncode)
 
     def remove(self) -> None:
         self._kubectl("delete", "crd", NAME, "--ignore-not-found", "--timeout=60s")
