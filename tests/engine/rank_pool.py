@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
-START_LIMIT_S = 300
+from octavo_engine.sampling_params import SamplingParams
+
+TIME_LIMIT_S = 900
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,9 +25,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     num_ranks: int
     prompts: list[list[int]]
     num_new: int
+    params: list[SamplingParams]
+    """One for each prompt."""
     chunk: int = 10**6
-    dtype: str = "float32"
-    logprobs: int = 2
+    is_gpu_runner: bool = False
+    """The runner of GPUs, on the CPU and without captures."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +48,7 @@ def run_cases(cases: list[Case]) -> list[Outcome]:
         input=msgspec.json.encode(cases),
         stdout=subprocess.PIPE,
         env=environment,
-        timeout=START_LIMIT_S,
+        timeout=TIME_LIMIT_S,
         check=True,
     )
     return msgspec.json.decode(ended.stdout, type=list[Outcome])
@@ -72,19 +76,23 @@ def _run_case(case: Case, setup: Any, store: Any) -> Outcome:
     from octavo_engine.errors import OctavoError
     from octavo_engine.parallel.rendezvous import build_share
     from octavo_engine.progress import silent
-    from octavo_engine.sampling_params import SamplingParams
 
     config = EngineConfig(
-        model=ModelSettings(path=case.folder, device="cpu", dtype=case.dtype),
+        model=ModelSettings(path=case.folder, device="cpu", dtype="float32"),
         cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
         parallel=ParallelSettings(tensor_parallel_size=case.num_ranks),
     )
     try:
-        runner, _ = build_share(config, setup, store, "cpu", None, silent)
+        runner, group = build_share(config, setup, store, "cpu", None, silent)
     except OctavoError as error:
         return Outcome(error=str(error), tokens=[], logprobs=[])
-    params = SamplingParams(temperature=0.0, logprobs=case.logprobs)
-    jobs = [Job(prompt, case.num_new, params) for prompt in case.prompts]
+    if case.is_gpu_runner:
+        runner.close()
+        runner = _gpu_runner(config, group)
+    jobs = [
+        Job(prompt, case.num_new, params, seed=params.seed or 0)
+        for prompt, params in zip(case.prompts, case.params, strict=True)
+    ]
     outcomes = run_jobs(runner, jobs, chunk=case.chunk)
     runner.close()
     logprobs: list[list[dict[int, float]]] = [[] for _ in jobs]
@@ -93,6 +101,40 @@ def _run_case(case: Case, setup: Any, store: Any) -> Outcome:
             if token.logprobs is not None:
                 logprobs[token.row].append({t.token_id: t.logprob for t in token.logprobs.top})
     return Outcome(error=None, tokens=[o.token_ids for o in outcomes], logprobs=logprobs)
+
+
+def _gpu_runner(config: Any, group: Any) -> Any:
+    import torch
+
+    from octavo_engine.cuda.build import LoadedModel, RunnerParts
+    from octavo_engine.layers.linear import Build
+    from octavo_engine.loading.model_files import load_decoder, open_model
+    from octavo_engine.model_config import kv_groups
+    from octavo_engine.parallel.shares import head_shares
+    from octavo_engine.runner.kv_cache import PageShape
+    from octavo_engine.runner.sizing import Sizes
+
+    cpu = torch.device("cpu")
+    files = open_model(config.model.path)
+    model_config = files.model_config()
+    groups = kv_groups([layer.window for layer in model_config.layers])
+    model = load_decoder(files, model_config, groups, Build(cpu, torch.float32, group=group))
+    shape = PageShape(
+        num_kv_heads=head_shares(model_config, group.rank, group.size).num_kv_heads,
+        block_size=16,
+        head_dim=model_config.head_dim,
+        dtype=torch.float32,
+    )
+    loaded = LoadedModel(
+        model=model,
+        config=model_config,
+        groups=groups,
+        shape=shape,
+        context_len=256,
+        group=group,
+    )
+    sizes = Sizes(max_model_len=256, max_num_seqs=32, num_blocks=96, num_host_blocks=0)
+    return RunnerParts(config, loaded, cpu).runner(sizes)
 
 
 def main() -> None:

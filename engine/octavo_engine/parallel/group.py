@@ -55,7 +55,7 @@ class Group(Protocol):
         ...
 
     def close(self) -> None:
-        """When no rank will make a call any more."""
+        """When no rank will make a call any more and nothing holds one."""
         ...
 
 

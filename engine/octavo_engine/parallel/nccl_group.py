@@ -108,7 +108,7 @@ class NcclGroup:
         return int(number)
 
     def close(self) -> None:
-        """Waits for nobody: other ranks may have gone."""
+        """Hangs where a graph holds one of its calls; does not wait for the other ranks."""
         self._symmetric = None
         world = dist.group.WORLD
         assert world is not None

@@ -1,12 +1,19 @@
 """A `Runner` over several ranks: each step goes to all of them, the result is rank 0's."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import structlog
 
 from octavo_engine.batch import Batch, KVGroup, Runner, StepHandle, StepResult
 from octavo_engine.messages import EngineInfo
 from octavo_engine.parallel.crew import Crew
 from octavo_engine.parallel.group import Group
+
+log = structlog.get_logger(__name__)
+
+_CLOSE_GROUP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,15 @@ class ParallelRunner:
         if self._crew.failure is None:
             self._local.close()
             self._crew.close()
-            self._group.close()
+            self._close_group()
         else:
             self._crew.close()
         self._release()
+
+    def _close_group(self) -> None:
+        """Left alone when it takes too long: all that matters has ended."""
+        closing = threading.Thread(target=self._group.close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_GROUP_LIMIT_S)
+        if closing.is_alive():
+            log.warning("the group of ranks does not close", limit_s=_CLOSE_GROUP_LIMIT_S)
