@@ -8,13 +8,13 @@ of the event loop, and the server's counters afterwards, which must be zero. Exi
 
 import argparse
 import asyncio
-import http.client
+import json
 import random
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -28,7 +28,6 @@ from octavo_engine.bench.sample import Sample, SampleReader
 
 SHARE_LEAVING = 0.3
 HUGE_PROMPT_CHARS = 200_000
-PROBE_PERIOD_S = 0.02
 ZERO_METRICS = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -58,9 +57,11 @@ async def run_storm(url: str, model: str, num_clients: int, num_tokens: int, see
     """Raises nothing for what a server does wrong: it is in the report."""
     storm, rng = Storm(), random.Random(seed)
     client = HttpClient(url + "/v1", {})
-    is_over = threading.Event()
-    prober = threading.Thread(target=_probe, args=(url, storm.livez_s, is_over))
-    prober.start()
+    prober = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("probe.py")), url),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     huge = asyncio.ensure_future(_send_huge_prompts(client, model, storm))
     try:
         plans = [(rng.random() < SHARE_LEAVING, rng.random()) for _ in range(num_clients)]
@@ -71,9 +72,11 @@ async def run_storm(url: str, model: str, num_clients: int, num_tokens: int, see
         await asyncio.gather(*requests)
     finally:
         huge.cancel()
-        is_over.set()
-        await asyncio.to_thread(prober.join)
+        output, _ = await prober.communicate(b"")
         client.close()
+    if prober.returncode:
+        raise RuntimeError(f"the prober has ended with code {prober.returncode}")
+    storm.livez_s = json.loads(output)
     await _read_counters(url, storm)
     return storm
 
@@ -109,18 +112,6 @@ async def _send_huge_prompts(client: HttpClient, model: str, storm: Storm) -> No
         status = await client.post("/completions", body, lambda _: None)
         storm.endings[f"huge prompt: {status}"] += 1
         await asyncio.sleep(0.2)
-
-
-def _probe(url: str, livez_s: list[float], is_over: threading.Event) -> None:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
-    while not is_over.wait(PROBE_PERIOD_S):
-        began_s = time.perf_counter()
-        connection.request("GET", "/livez")
-        answer = connection.getresponse()
-        answer.read()
-        livez_s.append(time.perf_counter() - began_s)
-        assert answer.status == 200, answer.status
-    connection.close()
 
 
 async def _read_counters(url: str, storm: Storm) -> None:
