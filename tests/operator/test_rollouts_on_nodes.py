@@ -87,6 +87,21 @@ def test_a_bad_change_takes_no_replica_that_serves_and_its_revert_keeps_it(
     assert condition(kubectl, "Degraded")["status"] == "False"
 
 
+def test_a_service_of_which_nothing_has_ever_run_is_mended_by_a_change(kubectl):
+    """No rollout waits for what never becomes ready; scaling down waits for no reference."""
+    secret = {"auth": {"apiKeysSecretRef": {"name": "absent"}}}
+    kubectl.apply(doing("chat", "exit 3", **GPUS, **secret, engine={"tensorParallelSize": 2}))
+    wait_for(kubectl, "SecretMissing")
+    change(kubectl, replicas=0)
+    wait_for(kubectl, "ScaledToZero")
+    change(kubectl, replicas=1, auth=None)
+    wait_for(kubectl, "CrashLoop")
+
+    change(kubectl, **script(ANSWER))
+
+    wait_for(kubectl, "AllReplicasReady")
+
+
 def event_reasons(kubectl):
     events = kubectl.get("events", "--field-selector=involvedObject.name=chat")["items"]
     return [each["reason"] for each in events]
