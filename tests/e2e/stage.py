@@ -22,7 +22,7 @@ OPERATOR_NAMESPACE = "octavo-system"
 OPERATOR_PODS = "app.kubernetes.io/name=octavo-operator"
 SERVICE_LABEL = "serving.octavo.dev/service"
 SERVICE = "osvc/smollm2"
-READY_WITHIN_S = 300
+READY_WITHIN_S = 600
 
 
 class NotSo(AssertionError):

@@ -56,11 +56,15 @@ class Outcome:
     unsettled: str = ""
     """What had not become true in time, and what there was instead."""
 
+    def __str__(self) -> str:
+        ended = f"{self.num_whole} whole, {len(self.cut)} cut, {len(self.refused)} refused"
+        return f"{self.title}: {self.seconds:.0f} s, {self.num_in_flight} in flight, {ended}"
+
 
 def suffer(
     stage: Stage, chosen: tuple[Blow, ...], *, number: int, max_tokens: int
 ) -> list[Outcome]:
-    """Ends with the first blow that does not settle."""
+    """Ends with the first blow that does not settle, or when interrupted."""
     stage.kubectl("apply", "--filename=-", stdin=json.dumps(SERVED))
     stage.wait_ready()
     with chat.endpoint(stage) as url:
@@ -68,6 +72,7 @@ def suffer(
             dealt: list[_Dealt] = []
             while len(dealt) < len(chosen) and not (dealt and dealt[-1].unsettled):
                 dealt.append(_deal(stage, chosen[len(dealt)], streams))
+                sys.stderr.write(f"{_outcome(dealt[-1], streams)}\n")
         # All have ended by now, also those that ran at the end of the last blow.
         return [_outcome(each, streams) for each in dealt]
 
@@ -93,9 +98,9 @@ def _deal(stage: Stage, blow: Blow, streams: Streams) -> _Dealt:
         blow.deal(stage)
     except (NotSo, ClusterError) as error:
         unsettled = f"{blow.title}: {error}"
-    ended_s = time.monotonic()
-    sys.stderr.write(f"{blow.title}: {ended_s - begun_s:.0f} s\n")
-    return _Dealt(blow.title, begun_s, ended_s, num_in_flight, unsettled)
+    except KeyboardInterrupt:
+        unsettled = f"{blow.title}: interrupted"
+    return _Dealt(blow.title, begun_s, time.monotonic(), num_in_flight, unsettled)
 
 
 def _outcome(dealt: _Dealt, streams: Streams) -> Outcome:
