@@ -13,7 +13,13 @@ from tests.engine.tiny_models import prompts, save_tiny
 
 import octavo_kernels
 from octavo_engine.batch import AdmittedRow, Batch, RowWork
-from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.config import (
+    CacheSettings,
+    EngineConfig,
+    KVCacheDType,
+    ModelSettings,
+    SchedulerSettings,
+)
 from octavo_engine.cuda.build import LoadedModel, RunnerParts
 from octavo_engine.cuda.graphs import CapturedFunction, graph_sizes
 from octavo_engine.cuda.id_ring import NUM_SLOTS
@@ -33,15 +39,17 @@ NUM_BLOCKS = 96
 LENGTHS = [1, 5, 16, 33, 40]
 
 
-def _config(folder: Path) -> EngineConfig:
+def _config(folder: Path, kv_cache_dtype: KVCacheDType = "auto") -> EngineConfig:
     return EngineConfig(
         model=ModelSettings(path=str(folder), dtype="float32", device="cpu"),
-        cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.01),
+        cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.01, kv_cache_dtype=kv_cache_dtype),
         scheduler=SchedulerSettings(max_num_seqs=MAX_NUM_SEQS),
     )
 
 
-def _cuda_runner(folder: Path, *, has_static_decode: bool = True) -> CudaRunner:
+def _cuda_runner(
+    folder: Path, *, has_static_decode: bool = True, kv_cache_dtype: KVCacheDType = "auto"
+) -> CudaRunner:
     files = open_model(str(folder))
     config = files.model_config()
     groups = kv_groups([layer.window for layer in config.layers])
@@ -53,7 +61,7 @@ def _cuda_runner(folder: Path, *, has_static_decode: bool = True) -> CudaRunner:
         dtype=torch.float32,
     )
     loaded = LoadedModel(model=model, config=config, groups=groups, shape=shape, context_len=256)
-    parts = RunnerParts(_config(folder), loaded, CPU)
+    parts = RunnerParts(_config(folder, kv_cache_dtype), loaded, CPU)
     parts.has_static_decode = parts.has_static_decode and has_static_decode
     sizes = Sizes(
         max_model_len=256, max_num_seqs=MAX_NUM_SEQS, num_blocks=NUM_BLOCKS, num_host_blocks=0
@@ -97,6 +105,14 @@ def test_two_kv_groups_with_windows_match_the_cpu_runner(gemma2: Path) -> None:
     jobs = [Job(prompt, 30) for prompt in prompts([3, 25, 38])]
     found, expected = _both(gemma2, jobs)
     assert found == expected
+
+
+def test_pages_of_eight_bits_match_the_cpu_runner(gemma2: Path) -> None:
+    jobs = [Job(prompt, 12) for prompt in prompts([3, 25, 38])]
+    found = tokens_of(run_jobs(_cuda_runner(gemma2, kv_cache_dtype="fp8"), jobs))
+    expected = tokens_of(run_jobs(build_runner(_config(gemma2, "fp8")), jobs))
+    assert found == expected
+    assert found != tokens_of(run_jobs(build_runner(_config(gemma2)), jobs))
 
 
 def test_seeded_draws_with_filters_match_the_cpu_runner(llama: Path) -> None:

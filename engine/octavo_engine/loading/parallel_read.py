@@ -132,9 +132,11 @@ class ParallelReader:
         )
 
     def _make_buffers(self) -> None:
-        """More than threads: some are on their way while others are filled. Pinning takes time."""
+        """More than threads: some are on their way while others are filled. Pinning takes time, so
+        small files get few."""
         is_gpu = self._device.type == "cuda"
-        for _ in range(self._num_threads * 3 // 2):
+        num_chunks = sum(path.stat().st_size for path in self._paths) // self._chunk_bytes
+        for _ in range(min(self._num_threads * 3 // 2, max(1, num_chunks // 4))):
             memory = torch.empty(self._chunk_bytes, dtype=torch.uint8, pin_memory=is_gpu)
             self._buffers.put(_Buffer(memory, torch.cuda.Stream(self._device) if is_gpu else None))
 
