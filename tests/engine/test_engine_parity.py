@@ -102,8 +102,9 @@ def test_a_crowd_with_chunks_preemption_and_swap_gets_the_reference_tokens(name,
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_chunks_change_no_token(name, chunk, make):
     reference, runner = make(name)
+    params = msgspec.structs.replace(GREEDY, max_tokens=16)
     for prompt in prompts([70, 33]):
-        ((tokens), core) = run(runner, [(prompt, GREEDY)], budget=chunk)
+        ((tokens), core) = run(runner, [(prompt, params)], budget=chunk)
         assert tokens[0] == forced_tokens(reference, prompt, tokens[0])
         assert core.stats().steps_total >= 70 // chunk if len(prompt) == 70 else True
 

@@ -43,6 +43,7 @@ def server(smollm2_path: Path) -> Iterator[ServerProcess]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = ["--served-model-name", MODEL, "--dtype", "float32", "--drain-grace-seconds", "1"]
+    options += ["--max-model-len", "1024"]  # an example without max_tokens may ramble
     with serving_process(smollm2_path, port, *options) as process:
         process.wait_ready()
         yield process
