@@ -53,7 +53,7 @@ class ServerProcess:
             try:
                 if httpx.get(f"{self.url}{path}").status_code == status:
                     return
-            except httpx.ConnectError:
+            except httpx.TransportError:  # not there yet, or busy with its start
                 pass
             time.sleep(0.2)
         raise AssertionError(f"{path} not {status} in {START_LIMIT_S} s: {self.log}")
