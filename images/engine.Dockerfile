@@ -9,14 +9,15 @@ ARG BASE_IMAGE
 FROM ${BASE_IMAGE}
 
 # Dependencies change seldom, our own wheel with every commit: a layer of gigabytes that stays, and one
-# of a megabyte. The wheels are mounted, not copied: a layer of theirs would double what is stored.
+# of a megabyte. The wheels are mounted, not copied: a layer of theirs would double what is stored. pip
+# compiles to bytecode: compiling torch and transformers costs a replica 5 s of each start.
 RUN --mount=type=bind,source=wheels,target=/wheels \
     python3 -m venv --without-pip /opt/octavo \
     && python3 -m pip --python /opt/octavo/bin/python install \
-       --no-cache-dir --no-index --no-deps --no-compile /wheels/*.whl
+       --no-cache-dir --no-index --no-deps /wheels/*.whl
 RUN --mount=type=bind,source=octavo,target=/octavo \
     python3 -m pip --python /opt/octavo/bin/python install \
-    --no-cache-dir --no-index --no-deps --no-compile /octavo/*.whl \
+    --no-cache-dir --no-index --no-deps /octavo/*.whl \
     && /opt/octavo/bin/octavo --help > /dev/null
 
 # The root filesystem is read-only in a pod: what libraries cache goes to its /tmp.
