@@ -24,6 +24,7 @@ def kill_operator(provider: LocalProvider, stage: Stage) -> None:
                 container = status["containerID"].removeprefix("containerd://")
                 _on_node(
                     provider,
+                    pod["spec"]["nodeName"],
                     *("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container),
                 )
     if names:
@@ -46,7 +47,7 @@ def wait_for_operator(stage: Stage) -> None:
 def kill_api_server(provider: LocalProvider) -> None:
     """SIGKILL to kube-apiserver; its supervisor starts it again a second later."""
     pids = json.loads((provider.folder.node("node1") / "pids.json").read_text())
-    _on_node(provider, "kill", "-9", str(pids["kube-apiserver"]))
+    _on_node(provider, "node1", "kill", "-9", str(pids["kube-apiserver"]))
 
 
 def _operator_pods(stage: Stage) -> list[Manifest]:
@@ -54,8 +55,8 @@ def _operator_pods(stage: Stage) -> list[Manifest]:
     return list(found["items"])
 
 
-def _on_node(provider: LocalProvider, *argv: str) -> None:
-    pid = recorded_pid(provider.folder.process("node1"))
+def _on_node(provider: LocalProvider, node: str, *argv: str) -> None:
+    pid = recorded_pid(provider.folder.process(node))
     if pid is None:
-        raise RuntimeError(f"node1 of cluster {provider.name} does not run")
+        raise RuntimeError(f"{node} of cluster {provider.name} does not run")
     run([*namespace_of(pid), *argv])
