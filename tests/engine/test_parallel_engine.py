@@ -154,7 +154,8 @@ BODY = {"model": "tiny", "prompt": "ab", "max_tokens": 240, "logit_bias": {str(E
 
 
 def test_a_killed_rank_ends_all_requests_and_the_server(model: Path) -> None:
-    options = ["--core-process", "--tensor-parallel-size", "2", "--rank-timeout", "30"]
+    options = ["--core-process", "--dtype", "float32"]
+    options += ["--tensor-parallel-size", "2", "--rank-timeout", "30"]
     with serving_process(model, free_port(), *options) as server:
         server.wait_ready()
         (rank,) = rank_pids(server.core_pid())
