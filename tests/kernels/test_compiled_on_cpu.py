@@ -95,6 +95,16 @@ def test_decode_attention(
     assert_close(out, exact, BF16)
 
 
+def test_a_nan_stays_in_its_head(cpu: torch.Generator) -> None:
+    metadata = _metadata([40, 17], [1, 1], 16, cpu)
+    q, caches = _inputs(metadata, 4, 2, 32, cpu)
+    q[1, 2, 5] = torch.nan
+    out = ops.paged_attention(q, *caches, metadata, scale=0.2)
+    assert out[1, 2].isnan().all()
+    out[1, 2] = 0
+    assert out.isfinite().all()
+
+
 def test_rows_that_prefill_stand_behind_those_that_decode(
     cpu: torch.Generator, assert_close: Check
 ) -> None:
