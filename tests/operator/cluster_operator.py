@@ -265,6 +265,16 @@ def make_ready(kubectl: Any, replicas: int = 1) -> None:
     kubectl("wait", "--for=condition=Ready", "osvc/chat", "--timeout=30s")
 
 
+def wait_until_told(kubectl: Any) -> None:
+    """That all is well is the last Event about a service that has become ready: then all rests."""
+
+    def told() -> list[str]:
+        items = kubectl.get("events", "--field-selector=involvedObject.name=chat")["items"]
+        return [event["reason"] for event in items]
+
+    kubectl.wait_until("the last Event", lambda: "AllReplicasReady" in told())
+
+
 def remains(kubectl: Any) -> list[dict[str, Any]]:
     """What there is of the service and its children."""
     kinds = (

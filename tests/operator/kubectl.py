@@ -44,7 +44,7 @@ class Kubectl:
         found: Manifest = json.loads(self("get", *words, "--output=json"))
         return found
 
-    def wait_until(self, what: str, holds: Callable[[], object], timeout_s: float = 30) -> None:
+    def wait_until(self, what: str, holds: Callable[[], object], timeout_s: float = 60) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() > deadline_s:

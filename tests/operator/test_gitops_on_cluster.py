@@ -3,7 +3,13 @@
 import json
 
 import pytest
-from tests.operator.cluster_operator import answer, make_ready, service, wait_for_pods
+from tests.operator.cluster_operator import (
+    answer,
+    make_ready,
+    service,
+    wait_for_pods,
+    wait_until_told,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +36,7 @@ def test_another_manager_that_applies_all_the_time_sees_no_difference(operator, 
     words = ("--server-side", "--field-manager=gitops", "--filename=-")
     kubectl("apply", *words, stdin=manifest)
     answer(kubectl, wait_for_pods(kubectl, 1)[0])
-    kubectl("wait", "--for=condition=Ready", "osvc/chat", "--timeout=30s")
+    wait_until_told(kubectl)
     kinds = "osvc,serviceaccounts,services,poddisruptionbudgets,networkpolicies,deployments"
 
     def seen():
