@@ -78,7 +78,7 @@ class OldChecks:
     def call(self, **fields):
         named = {"name": "weather"}
         functions = [TOOL["function"]]
-        return self.ask(functions=functions, function_call=named, max_tokens=40, **fields)
+        return self.ask(functions=functions, function_call=named, max_tokens=80, **fields)
 
     def function(self):
         call = self.call()["choices"][0]["message"]["function_call"]
