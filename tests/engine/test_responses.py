@@ -120,6 +120,8 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"colour": "red"}, "colour"),
         ({"input": []}, "input"),
         ({"input": [{"type": "computer_call"}]}, "input.0"),
+        ({"input": [[{"type": "message"}]]}, "input.0"),
+        ({"input": [3]}, "input.0"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"max_output_tokens": 10**6}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema", "schema": {"$ref": "#/no"}}}},

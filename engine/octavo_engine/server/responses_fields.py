@@ -82,7 +82,8 @@ class ReasoningInput(BaseModel):
 
 
 def _kind(item: Any) -> str:
-    kind = item.get("type", "message") if isinstance(item, dict) else item.type
+    """No kind at all for what is neither an object nor one of the models below."""
+    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", "")
     return str(kind)
 
 
