@@ -52,7 +52,6 @@ def last_words(error: str) -> str:
     """A script that ends the way the engine's own process does for this error."""
     code = (
         "from pathlib import Path; from octavo_engine import errors; "
-        "from octavo_engine.fetch import errors as fetching; "
         "from octavo_engine.cli.termination import explain, write_termination_log; "
         f"words = explain({error}); write_termination_log(words, Path('/dev/termination-log')); "
         "raise SystemExit(words.exit_code)"
