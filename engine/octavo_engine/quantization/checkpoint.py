@@ -188,8 +188,5 @@ class QuantizedCheckpoint:
                 yield Slot(name, info.shape, must_be_zero(name), dtypes=(info.dtype,))
 
     def ignored_names(self) -> frozenset[str]:
-        """Scales of a quantised KV cache: pages are kept in the model's dtype, which is finer."""
-        names = frozenset(name for name in self._infos if name.endswith(KV_SCALE_SUFFIXES))
-        if names or self._scheme.has_kv_scales:
-            log.warning("kv_cache_scales_unused", num_tensors=len(names))
-        return names
+        """Scales of a quantised KV cache, which are no layer's: see `loading.kv_scales`."""
+        return frozenset(name for name in self._infos if name.endswith(KV_SCALE_SUFFIXES))

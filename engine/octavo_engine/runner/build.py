@@ -253,6 +253,9 @@ def _stored_kv_scales(
     device: torch.device,
 ) -> dict[int, KVScales]:
     if config.cache.kv_cache_dtype == "auto":
+        if files.scheme is not None and files.scheme.has_kv_scales:
+            # Finer than what the checkpoint asks for, but at twice the memory.
+            log.warning("kv_cache_not_quantized", hint="--kv-cache-dtype fp8 uses its scales")
         return {}
     return files.kv_scales(num_kv_heads, own_kv_heads, device)
 
