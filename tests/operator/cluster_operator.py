@@ -23,6 +23,8 @@ RELEASE = "octavo"
 NOWHERE = {"octavo.test/node": "nowhere"}
 """A node selector that no node has, so that no kubelet writes into our pods."""
 
+_READS = ("GET", "LIST", "DISCOVER")
+
 
 class OperatorProcess:
     """`octavo-operator` for one namespace, which it may be killed in and started again."""
@@ -124,7 +126,7 @@ class OperatorProcess:
         return sum(
             value
             for labels, value in calls.items()
-            if dict(labels)["verb"] not in ("GET", "LIST") and dict(labels)["resource"] != "leases"
+            if dict(labels)["verb"] not in _READS and dict(labels)["resource"] != "leases"
         )
 
     def num_resyncs(self) -> int:
