@@ -66,10 +66,12 @@ def test_model_that_cannot_be_read_ends_with_code_2_and_a_reason(tmp_path: Path)
 def test_setting_that_cannot_work_ends_with_code_2_and_a_reason(tmp_path: Path) -> None:
     model = write_gguf(tmp_path / "tiny.gguf", hf_weights())
     log = tmp_path / "termination"
-    options = ["--tensor-parallel-size", "2", "--port", str(free_port())]
+    options = ["--tensor-parallel-size", "3", "--port", str(free_port())]
     result = octavo("serve", str(model), *options, "--termination-log", str(log))
     assert result.returncode == 2
-    assert json.loads(log.read_text())["reason"] == "InvalidConfiguration"
+    last_words = json.loads(log.read_text())
+    assert last_words["reason"] == "InvalidConfiguration"
+    assert "3" in last_words["message"]
 
 
 def test_two_signals_end_a_process_with_code_0_although_a_stream_runs(tmp_path: Path) -> None:
