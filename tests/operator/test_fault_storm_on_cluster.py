@@ -14,13 +14,19 @@ import yaml
 from tests.operator.cluster_operator import service
 from tests.operator.fault_proxy import FaultProxy, Faults
 
-from octavo_operator.kinds import CHILD_KINDS, PERSISTENT_VOLUME_CLAIM, SERVICE_LABEL
+from octavo_operator.kinds import (
+    CHILD_KINDS,
+    CONFIG_MAP,
+    PERSISTENT_VOLUME_CLAIM,
+    SERVICE_LABEL,
+    STATEFUL_SET,
+)
 
 pytestmark = pytest.mark.cluster
 
 NUM_SERVICES = 50
-NOT_MADE = {PERSISTENT_VOLUME_CLAIM}
-"""A child only of services that fetch their model."""
+NOT_MADE = {PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, STATEFUL_SET}
+"""Children only of services that keep a model in a claim, or have a chat template."""
 STORM_S = float(os.environ.get("OCTAVO_FAULT_STORM_S", "20"))
 SEED = int(os.environ.get("OCTAVO_FAULT_STORM_SEED", "1"))
 
