@@ -120,6 +120,24 @@ async def test_a_failing_step_ends_every_stream_and_the_engine():
     await core.close()
 
 
+async def test_death_is_told_before_any_stream_ends():
+    """A probe that asks after a client's error must not find a healthy server."""
+    core = engine(FakeRunner(raise_in_step=lambda batch: RuntimeError("device lost")))
+    order: list[str] = []
+
+    class Mailbox:
+        def post(self, deltas: list[RequestDelta]) -> None:
+            order.extend(str(delta.error) for delta in deltas)
+
+    core.on_death(order.append)
+    core.submit_to(request("a"), Mailbox())
+    await core.close()
+    assert core.death is not None
+    assert order == [core.death, ENGINE_STOPPED]
+    core.on_death(order.append)
+    assert order[-1] == core.death
+
+
 async def test_a_failing_row_ends_its_own_request_only():
     runner = FakeRunner(
         fail_rows=lambda batch: (

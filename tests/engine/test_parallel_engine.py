@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -23,9 +25,8 @@ from octavo_engine.config import (
     SchedulerSettings,
 )
 from octavo_engine.core.in_process import InProcessEngine, build_engine
-from octavo_engine.errors import EngineDead
+from octavo_engine.errors import RankFailed
 from octavo_engine.messages import (
-    ENGINE_STOPPED,
     EngineClient,
     EngineRequest,
     PositionLogprobs,
@@ -54,21 +55,8 @@ def config_of(model: Path, num_ranks: int) -> EngineConfig:
 
 
 @pytest.fixture(scope="module")
-def ranks_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("log") / "stderr"
-
-
-@pytest.fixture(scope="module")
-def shared(model: Path, ranks_log: Path) -> Iterator[InProcessEngine]:
-    """Its rank writes what it has to say to `ranks_log`."""
-    own_stderr = os.dup(2)
-    with ranks_log.open("wb") as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            engine = build_engine(config_of(model, 2))
-        finally:
-            os.dup2(own_stderr, 2)
-            os.close(own_stderr)
+def shared(model: Path) -> Iterator[InProcessEngine]:
+    engine = build_engine(config_of(model, 2))
     yield engine
     engine.close_blocking()
 
@@ -122,63 +110,95 @@ def rank_pids(parent: int) -> list[int]:
     return [p for p in pids if b"rank_process" in Path(f"/proc/{p}/cmdline").read_bytes()]
 
 
-async def test_a_stopped_rank_ends_the_engine_with_its_stack_in_the_log(
-    shared: InProcessEngine, ranks_log: Path
-) -> None:
-    """The last test of this engine."""
-    (rank,) = rank_pids(os.getpid())
-    told: list[str] = []
-    shared._runner.on_failure(told.append)
-    os.kill(rank, signal.SIGSTOP)
-    last = (await read(shared, request("s", max_tokens=200)))[-1]
-    assert (last.finish_reason, last.error) == ("error", ENGINE_STOPPED)
-    assert shared.death is not None
-    assert "rank 1 was silent" in shared.death or "rank 1 did not end step" in shared.death
-    await until(lambda: told)
-    assert told == [shared.death]
-    with pytest.raises(EngineDead, match="rank 1"):
-        shared.submit(request("t"))
-    await until(lambda: not rank_pids(os.getpid()))
-    assert "rank_process.py" in ranks_log.read_text()
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
+async def test_a_rank_that_dies_while_it_loads_ends_the_start(model: Path) -> None:
+    starting = asyncio.ensure_future(asyncio.to_thread(build_engine, config_of(model, 2)))
+    known = set(rank_pids(os.getpid()))
+    while not (new := set(rank_pids(os.getpid())) - known):
+        assert not starting.done()
+        await asyncio.sleep(0.01)
+    (rank,) = new
+    os.kill(rank, signal.SIGKILL)
+    with pytest.raises(RankFailed, match=rf"rank 1 \(process {rank}\) has ended by signal 9"):
+        await starting
+    assert rank not in rank_pids(os.getpid())
 
 
 BODY = {"model": "tiny", "prompt": "ab", "max_tokens": 240, "logit_bias": {str(EOS_ID): -100}}
 
 
-def test_a_killed_rank_ends_all_requests_and_the_server(model: Path) -> None:
+@dataclass
+class Asked:
+    """Two clients and a prober, as a kubelet is one, of a server that is about to end."""
+
+    url: str
+    answers: dict[bool, httpx.Response] = field(default_factory=dict)
+    """By whether it is streamed."""
+    answered_s: list[float] = field(default_factory=list)
+    probes: list[tuple[float, int | None]] = field(default_factory=list)
+    """When each began, and its status; None: nobody listens any more."""
+
+    def ask(self, stream: bool) -> None:
+        body = {**BODY, "stream": stream}
+        self.answers[stream] = httpx.post(f"{self.url}/v1/completions", json=body, timeout=60)
+        self.answered_s.append(time.monotonic())
+
+    def probe(self) -> None:
+        """Until the clients are answered and nobody listens."""
+        status: int | None = 200
+        while status is not None or len(self.answered_s) < 2:
+            began_s = time.monotonic()
+            try:
+                status = httpx.get(f"{self.url}/livez", timeout=60).status_code
+            except httpx.TransportError:
+                status = None
+            self.probes.append((began_s, status))
+            time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("sent", "limit_s", "reason"),
+    [
+        pytest.param(signal.SIGKILL, 30.0, r"rank 1 \(process {pid}\) has ended by signal 9"),
+        pytest.param(signal.SIGSTOP, LIMIT_S, r"rank 1 (was silent|did not end step)"),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_a_lost_rank_ends_all_requests_the_probe_and_the_server(
+    sent: signal.Signals, limit_s: float, reason: str, model: Path
+) -> None:
     options = ["--core-process", "--dtype", "float32"]
-    options += ["--tensor-parallel-size", "2", "--rank-timeout", "30"]
+    options += ["--tensor-parallel-size", "2", "--rank-timeout", f"{limit_s:g}"]
     with serving_process(model, free_port(), *options) as server:
         server.wait_ready()
         (rank,) = rank_pids(server.core_pid())
-        url = f"{server.url}/v1/completions"
-        assert httpx.post(url, json=BODY | {"max_tokens": 4}, timeout=60).status_code == 200
+        asked = Asked(server.url)
+        warm = httpx.post(f"{server.url}/v1/completions", json=BODY | {"max_tokens": 4}, timeout=60)
+        assert warm.status_code == 200
         os.kill(rank, signal.SIGSTOP)  # so that the requests are certainly under way
-        answers: dict[bool, httpx.Response] = {}
-
-        def ask(stream: bool) -> None:
-            answers[stream] = httpx.post(url, json={**BODY, "stream": stream}, timeout=60)
-
-        clients = [threading.Thread(target=ask, args=(stream,)) for stream in (True, False)]
-        for client in clients:
-            client.start()
-        wait_in_flight(server, 2)
-        os.kill(rank, signal.SIGKILL)
-        for client in clients:
-            client.join(60)
-        assert answers[False].status_code == 503
-        assert answers[False].json()["error"]["code"] == "engine_dead"
-        assert '"code":"engine_dead"' in answers[True].text
+        threads = [
+            threading.Thread(target=asked.ask, args=(True,)),
+            threading.Thread(target=asked.ask, args=(False,)),
+        ]
+        for thread in threads:
+            thread.start()
+        if sent != signal.SIGSTOP:
+            wait_in_flight(server, 2)
+            os.kill(rank, sent)
+        threads.append(threading.Thread(target=asked.probe))
+        threads[-1].start()
+        for thread in threads:
+            thread.join(60)
+        assert asked.answers[False].status_code == 503
+        assert asked.answers[False].json()["error"]["code"] == "engine_dead"
+        assert '"code":"engine_dead"' in asked.answers[True].text
+        later = [status for at_s, status in asked.probes if at_s > min(asked.answered_s)]
+        assert later
+        assert set(later) <= {503, None}
         assert server.exit_code() == 1, server.log
-        assert f"rank 1 (process {rank}) has ended by signal 9" in server.log
+        assert re.search(reason.format(pid=rank), server.log)
+        if sent == signal.SIGSTOP:
+            assert "rank_process.py" in server.log  # its stack
+        assert not Path(f"/proc/{rank}").exists()
 
 
 def wait_in_flight(server: ServerProcess, count: int) -> None:

@@ -40,11 +40,20 @@ class Speaker:
     def say(self, report: wire.Report) -> None:
         content = wire.encode(report)
         with self._lock:
-            self._socket.send(content)
+            if not self._socket.closed:
+                self._socket.send(content)
 
     def post(self, deltas: list[RequestDelta]) -> None:
         """As a `Mailbox` of the engine."""
         self.say(wire.Deltas(deltas))
+
+    def tell_death(self, death: str) -> None:
+        self.say(wire.Died(death))
+
+    def close(self) -> None:
+        """Nobody hears what is said from now on."""
+        with self._lock:
+            self._socket.close()
 
 
 class CoreProcess:
@@ -68,7 +77,7 @@ class CoreProcess:
                 return 0
             engine = self._engine
             if engine is not None and engine.death is not None:
-                self._speaker.say(wire.Died(engine.death))
+                self._speaker.tell_death(engine.death)
                 return 1
             self._speaker.say(wire.Beat(None if engine is None else engine.stats()))
         return 1
@@ -121,6 +130,8 @@ class CoreProcess:
             self._has_failed.set()
             return
         self._speaker.say(wire.Ready(engine.info))
+        # Probes must fail before a client is told: the server's streams end by this message.
+        engine.on_death(self._speaker.tell_death)
         self._engine = engine
 
     def _report(self, stage: Stage, share: float) -> None:
@@ -144,9 +155,10 @@ def main() -> None:
     reports.linger = _LINGER_MS
     commands.connect(sys.argv[1])
     reports.connect(sys.argv[2])
-    code = CoreProcess(commands, Speaker(reports)).run()
+    speaker = Speaker(reports)
+    code = CoreProcess(commands, speaker).run()
     commands.close(linger=0)
-    reports.close()
+    speaker.close()
     context.term()  # waits until the last words have left
     sys.stdout.flush()
     sys.stderr.flush()

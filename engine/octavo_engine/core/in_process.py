@@ -9,6 +9,7 @@ import gc
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -145,6 +146,10 @@ class InProcessEngine:
     def death(self) -> str | None:
         """Why the core has stopped; None while it lives."""
         return self._receivers.death
+
+    def on_death(self, told: Callable[[str], None]) -> None:
+        """`told` is called once, on any thread, before the streams end."""
+        self._receivers.on_death(told)
 
     def verify(self, request: EngineRequest) -> None:
         """Raises the RequestError that a submit would raise; queues nothing."""

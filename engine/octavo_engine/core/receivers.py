@@ -50,6 +50,7 @@ class Receivers:
         self._num_waiting_tokens = 0
         self._is_closing = False
         self._death: str | None = None
+        self._told_of_death: list[Callable[[str], None]] = []
 
     @property
     def death(self) -> str | None:
@@ -120,7 +121,18 @@ class Receivers:
         one why."""
         with self._lock:
             self._death = self._death or death
+            told, self._told_of_death = self._told_of_death, []
+        for tell in told:
+            tell(self._death)
         self.end_all("error", message)
+
+    def on_death(self, told: Callable[[str], None]) -> None:
+        """`told` is called once, before any stream hears of it; at once where it has happened."""
+        with self._lock:
+            if self._death is None:
+                self._told_of_death.append(told)
+                return
+        told(self._death)
 
     def end_all(self, reason: FinishReason, message: str | None = None) -> None:
         with self._lock:
