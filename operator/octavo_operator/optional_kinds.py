@@ -14,7 +14,13 @@ from octavo_operator.errors import ApiRejected
 from octavo_operator.kinds import Kind
 
 _GONE = frozenset({404, 405})
-"""What a write is answered with once a kind's definition is gone, and while it goes."""
+"""What a write is answered with once a kind's definition is gone."""
+
+_TERMINATING = "not allowed while custom resource definition is terminating"
+"""What a create is refused with (403) while the definition goes and is still served.
+
+The answer carries nothing else that tells it from a right that is missing.
+"""
 
 
 class OptionalKinds:
@@ -35,14 +41,16 @@ class OptionalKinds:
         self._take({kind for kind in self._wished if await self._is_served(kind)})
 
     def is_refused(self, kind: Kind, error: ApiRejected) -> bool:
-        """Whether a write was refused since its kind has just gone; it is then taken as gone.
+        """Whether a write was refused since its kind goes; once it has gone it is taken as gone.
 
         Also for the second service that comes to it: its plan is from before the first one's.
         """
-        if kind not in self._wished or error.status not in _GONE:
+        if kind not in self._wished:
             return False
-        self._take(self._served - {kind})
-        return True
+        if error.status in _GONE:
+            self._take(self._served - {kind})
+            return True
+        return error.status == 403 and _TERMINATING in error.message
 
     async def _is_served(self, kind: Kind) -> bool:
         try:

@@ -6,6 +6,8 @@ from octavo_operator.errors import ApiRejected, ApiUnavailable
 from octavo_operator.kinds import DEPLOYMENT, POD_MONITOR
 from octavo_operator.optional_kinds import OptionalKinds
 
+GOING = "not allowed while custom resource definition is terminating"
+
 
 @pytest.fixture
 def kinds(fake_cluster):
@@ -50,6 +52,24 @@ async def test_a_refusal_tells_that_an_optional_kind_is_gone(
     for _of_each_service in range(2):
         assert kinds.is_refused(kind, ApiRejected("PATCH", status, "no")) is is_gone
     assert (kinds.served == ()) is is_gone
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "is_going"),
+    [
+        (POD_MONITOR, f'"chat" is forbidden: create {GOING}', True),
+        (POD_MONITOR, 'User "octavo" cannot patch resource "podmonitors"', False),
+        (DEPLOYMENT, f'"chat" is forbidden: create {GOING}', False),
+    ],
+)
+async def test_a_kind_that_goes_is_used_until_it_has_gone(
+    kinds, fake_cluster, kind, message, is_going
+):
+    fake_cluster.served.add(POD_MONITOR)
+    await kinds.look()
+
+    assert kinds.is_refused(kind, ApiRejected("PATCH", 403, message)) is is_going
+    assert kinds.served == (POD_MONITOR,)
 
 
 async def test_without_the_right_to_ask_a_kind_counts_as_absent(kinds, fake_cluster):

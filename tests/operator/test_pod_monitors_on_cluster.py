@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.operator import pod_monitor_kind
 from tests.operator.cluster_operator import condition, make_ready, pods, service
 
 pytestmark = pytest.mark.cluster
@@ -54,12 +55,37 @@ def test_the_kind_may_come_and_go_while_services_run(start_operator, pod_monitor
 
     pod_monitors_served.remove()
     kubectl.wait_until("noticed", lambda: _served(operator) == [["PodMonitor"], []])
-    assert condition(kubectl, "Degraded")["reason"] != "ApplyRejected"
+    degraded = condition(kubectl, "Degraded")
+    assert degraded["reason"] != "ApplyRejected", degraded
     assert condition(kubectl, "Accepted")["status"] == "True"
     kubectl("scale", "osvc/chat", "--replicas=2")
     kubectl.wait_until("its watches go on", lambda: len(pods(kubectl)) == 2)
     reasons = {event["reason"] for event in kubectl.get("events")["items"]}
     assert "ApplyRejected" not in reasons
+
+
+def test_a_kind_that_is_going_is_no_fault_of_a_service(
+    start_operator, pod_monitors_served, kubectl
+):
+    start_operator(resyncSeconds=2)
+    make_ready(kubectl)
+    kubectl.wait_until("a PodMonitor", lambda: monitor(kubectl) is not None)
+    _hold(kubectl, ["example.org/held"])
+    kubectl("delete", "crd", pod_monitor_kind.NAME, "--wait=false")
+
+    kubectl.apply(service("late"))
+    kubectl.wait_until("its pod", lambda: pods(kubectl, "late"))
+    kubectl.wait_until("its status", lambda: condition(kubectl, "Accepted", "late"))
+    _hold(kubectl, [])
+    pod_monitors_served.remove()
+    reasons = {event["reason"] for event in kubectl.get("events")["items"]}
+    assert "ApplyRejected" not in reasons
+
+
+def _hold(kubectl, finalizers):
+    """Keeps the kind from going, since one of its objects stays."""
+    patch = {"metadata": {"finalizers": finalizers}}
+    kubectl("patch", "podmonitor", "chat", "--type=merge", f"--patch={json.dumps(patch)}")
 
 
 def assert_it_comes_to_rest(kubectl, operator):
