@@ -1,6 +1,7 @@
 """PodMonitors: made where their kind is served, and no trouble where it comes or goes."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 from tests.operator import pod_monitor_kind
@@ -70,22 +71,30 @@ def test_a_kind_that_is_going_is_no_fault_of_a_service(
     start_operator(resyncSeconds=2)
     make_ready(kubectl)
     kubectl.wait_until("a PodMonitor", lambda: monitor(kubectl) is not None)
-    _hold(kubectl, ["example.org/held"])
-    kubectl("delete", "crd", pod_monitor_kind.NAME, "--wait=false")
+    with a_kind_that_cannot_go(kubectl):
+        kubectl("delete", "crd", pod_monitor_kind.NAME, "--wait=false")
+        kubectl.apply(service("late"))
+        kubectl.wait_until("its pod", lambda: pods(kubectl, "late"))
+        kubectl.wait_until("its status", lambda: condition(kubectl, "Accepted", "late"))
 
-    kubectl.apply(service("late"))
-    kubectl.wait_until("its pod", lambda: pods(kubectl, "late"))
-    kubectl.wait_until("its status", lambda: condition(kubectl, "Accepted", "late"))
-    _hold(kubectl, [])
     pod_monitors_served.remove()
     reasons = {event["reason"] for event in kubectl.get("events")["items"]}
     assert "ApplyRejected" not in reasons
 
 
-def _hold(kubectl, finalizers):
-    """Keeps the kind from going, since one of its objects stays."""
-    patch = {"metadata": {"finalizers": finalizers}}
-    kubectl("patch", "podmonitor", "chat", "--type=merge", f"--patch={json.dumps(patch)}")
+@contextmanager
+def a_kind_that_cannot_go(kubectl):
+    """Since one of its objects stays."""
+
+    def hold(finalizers):
+        patch = {"metadata": {"finalizers": finalizers}}
+        kubectl("patch", "podmonitor", "chat", "--type=merge", f"--patch={json.dumps(patch)}")
+
+    hold(["example.org/held"])
+    try:
+        yield
+    finally:
+        hold([])
 
 
 def assert_it_comes_to_rest(kubectl, operator):
