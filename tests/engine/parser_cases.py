@@ -12,6 +12,8 @@ class Case:
     calls: list[tuple[str, str]] = field(default_factory=list)
     """Name and arguments."""
     reasoning: str = ""
+    is_cut: bool = False
+    """The text ends in the arguments of the last call."""
 
 
 NAMES = ("weather", "time", "noop")
@@ -37,7 +39,18 @@ HERMES_CASES = [
         '<tool_call>{"name": "noop", "arguments": "{\\"a\\": true}"}</tool_call>',
         calls=[("noop", '{"a": true}')],
     ),
-    Case('<tool_call>{"name": "noop", "arguments": {"a": fal', calls=[("noop", '{"a": fal')]),
+    Case(
+        '<tool_call>{"name": "noop", "arguments": {"a": fal',
+        calls=[("noop", '{"a": fal')],
+        is_cut=True,
+    ),
+    Case('<tool_call>{"name": "noop", ', calls=[("noop", "")], is_cut=True),
+    Case('<tool_call>{"arguments": {}, "name": "noop"', calls=[("noop", "{}")]),
+    Case(
+        '<tool_call>{"name": "other", "arguments": {}}</tool_call> <tool_call>{"name": "noop"}',
+        content='<tool_call>{"name": "other", "arguments": {}}</tool_call>',
+        calls=[("noop", "{}")],
+    ),
     Case("<tool_call>not json</tool_call> x", content="<tool_call>not json</tool_call> x"),
     Case("<tool_call>{}</tool_call>", content="<tool_call>{}</tool_call>"),
     Case("a < b <tool and <tool_call", content="a < b <tool and <tool_call"),
@@ -48,8 +61,8 @@ HERMES_CASES = [
         calls=[("weather", PARIS)],
     ),
     Case(
-        '<tool_call>{"name": "ü\\u00fc", "arguments": {"é": "…"}}</tool_call>',
-        calls=[("üü", '{"é": "…"}')],
+        '<tool_call>{"name": "t\\u0069me", "arguments": {"é": "…"}}</tool_call>',
+        calls=[("time", '{"é": "…"}')],
     ),
 ]
 JSON_CASES = [
@@ -78,7 +91,7 @@ JSON_CASES = [
         content="and more",
         calls=[("time", PARIS)],
     ),
-    Case('{"name": "weather", "parameters": {"ci', calls=[("weather", '{"ci')]),
+    Case('{"name": "weather", "parameters": {"ci', calls=[("weather", '{"ci')], is_cut=True),
     Case('{"name": "wea', content='{"name": "wea'),
     Case("<|python", content="<|python"),
 ]
@@ -104,7 +117,18 @@ MISTRAL_CASES = [
     Case("[TOOL_CALLS][1]", content="[TOOL_CALLS][1]"),
     Case('[TOOL_CALLS][{"x": 1}]', content='[TOOL_CALLS][{"x": 1}]'),
     Case("[TOOL", content="[TOOL"),
-    Case('[TOOL_CALLS]time{"a', calls=[("time", '{"a')]),
+    Case('[TOOL_CALLS]time{"a', calls=[("time", '{"a')], is_cut=True),
+    Case('[TOOL_CALLS][{"name": "time", "arguments": [', calls=[("time", "[")], is_cut=True),
+    Case('[TOOL_CALLS]other{"a": 1}', content='[TOOL_CALLS]other{"a": 1}'),
+    Case(
+        '[TOOL_CALLS][{"name": "other", "arguments": {}}]',
+        content='[TOOL_CALLS][{"name": "other", "arguments": {}}]',
+    ),
+    Case(
+        "[TOOL_CALLS]other{}[TOOL_CALLS]time{}",
+        content="[TOOL_CALLS]other{}",
+        calls=[("time", "{}")],
+    ),
 ]
 REASONING_CASES = [
     Case("<think>\nHm.\n\nYes.\n</think>\n\nHello.", content="Hello.", reasoning="Hm.\n\nYes."),

@@ -5,14 +5,23 @@ from typing import Any
 
 import pytest
 from tests.engine.byte_tokenizer import make_tokenizer
-from tests.engine.chat_messages import TOOL_TEMPLATE, TOOLS, engine_of, state_of
+from tests.engine.chat_messages import (
+    TOOL_TEMPLATE,
+    TOOLS,
+    engine_of,
+    joined_message,
+    message_of,
+    state_of,
+)
 from tests.engine.echo_engine import EchoEngine
-from tests.engine.parser_cases import NAMES, PARIS
+from tests.engine.parser_cases import NAMES, PARIS, Case
 from tests.engine.server_client import Client, chat_body, client_of
 
+from octavo_engine.server.settings import ToolParserName
 from octavo_engine.structured.grammars import MAX_SCHEMA_DEPTH
 
 FUNCTIONS = [tool["function"] for tool in TOOLS]
+BARE_CALL = f'{{"name": "weather", "arguments": {PARIS}}}'
 CALL = f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>'
 PATH = "/v1/chat/completions"
 
@@ -140,6 +149,23 @@ async def test_the_model_is_told_of_the_allowed_tools_alone() -> None:
         await client.chat(tools=TOOLS, tool_choice=allowed("auto", "time", "noop"))
     assert prompt_of(engine).startswith("[time][noop]user:")
     assert engine.requests[0].params.grammar is None
+
+
+@pytest.mark.parametrize("parser", ["hermes", "mistral", "llama3_json", "json"])
+@pytest.mark.parametrize("step", [1, 5])
+async def test_a_call_of_a_tool_that_is_not_allowed_is_text(
+    parser: ToolParserName, step: int
+) -> None:
+    """As of one that does not exist: no client may take it for a call."""
+    text = {"hermes": CALL, "mistral": f"[TOOL_CALLS]weather{PARIS}"}.get(parser, BARE_CALL)
+    engine = engine_of(text, step)
+    fields = {"tools": TOOLS, "tool_choice": allowed("auto", "time", "noop")}
+    async with client_of(state_of(engine, tool_parser=parser)) as client:
+        plain = message_of(await client.chat(**fields))
+        streamed = joined_message(await client.stream_chat(**fields))
+        called, _ = message_of(await client.chat(tools=TOOLS))
+    assert plain == streamed == (Case(text="", content=text), "stop")
+    assert called.calls == [("weather", PARIS)]
 
 
 async def test_one_of_the_allowed_tools_may_be_required() -> None:

@@ -113,6 +113,29 @@ async def test_one_call_at_most_ends_the_answer_and_the_sequence():
     assert joined_message(chunks) == (message, finish_reason)
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_call_that_a_stop_string_cuts_is_not_told_as_one_to_make(choice):
+    engine = engine_of(HERMES_CASES[2].text, 3)
+    fields = {"tools": TOOLS, "tool_choice": choice, "stop": ["Paris"]}
+    async with client_of(state_of(engine, tool_parser="hermes")) as client:
+        answer = await client.chat(**fields)
+        chunks = await client.stream_chat(**fields)
+    message, finish_reason = message_of(answer)
+    assert (message.calls, finish_reason) == ([("weather", '{"city": "')], "stop")
+    assert answer["choices"][0]["stop_reason"] == "Paris"
+    assert joined_message(chunks) == (message, finish_reason)
+
+
+async def test_a_stop_string_behind_a_call_leaves_the_call_whole():
+    engine = engine_of(HERMES_CASES[2].text + "\nStop here.", 3)
+    fields = {"tools": TOOLS, "stop": ["Stop"]}
+    async with client_of(state_of(engine, tool_parser="hermes")) as client:
+        message, finish_reason = message_of(await client.chat(**fields))
+        chunks = await client.stream_chat(**fields)
+    assert (message.calls, finish_reason) == (HERMES_CASES[2].calls, "tool_calls")
+    assert joined_message(chunks) == (message, finish_reason)
+
+
 async def test_a_special_token_that_marks_calls_is_seen_and_never_shown():
     tokenizer = make_tokenizer(chat_template=TOOL_TEMPLATE)
     tokenizer.hf_tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})

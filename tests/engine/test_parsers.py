@@ -50,7 +50,9 @@ def read(reader: MessageReader, pieces: list[str]) -> Case:
         deltas.append(reader.take())
     reader.finish()
     deltas.append(reader.take())
-    return merged(deltas)
+    case = merged(deltas)
+    assert reader.has_calls == (bool(case.calls) and not reader.has_open_call)
+    return replace(case, is_cut=reader.has_open_call)
 
 
 def cut(text: str, points: list[int]) -> list[str]:

@@ -87,7 +87,8 @@ async def test_chats_with_tools_and_reasoning(
         chunks = await client.stream_chat(tools=TOOLS, logprobs=True)
     thought = "I see." if reasoning else ""
     expected = Case(text="", content=expected.content, calls=expected.calls, reasoning=thought)
-    assert message_of(plain) == (expected, "tool_calls" if expected.calls else "stop")
+    finish_reason = "tool_calls" if expected.calls and not case[1].is_cut else "stop"
+    assert message_of(plain) == (expected, finish_reason)
     assert without_ids(joined_chat(chunks)) == without_ids(plain["choices"])
 
 
@@ -123,6 +124,10 @@ async def test_responses(case: Case, steps: list[int], reasoning: str) -> None:
     assert last["response"]["usage"] == plain["usage"]
     calls = [item for item in items if item["type"] == "function_call"]
     assert [(call["name"], call["arguments"]) for call in calls] == case.calls
+    statuses = ["completed"] * len(calls)
+    assert [call["status"] for call in calls] == (
+        [*statuses[1:], "incomplete"] if case.is_cut else statuses
+    )
 
 
 JSON_TEXTS = st.dictionaries(TEXTS, TEXTS, max_size=2).map(

@@ -167,7 +167,7 @@ class CallScanner:
         self._give_arguments(text[:end])
         if end is None:
             return len(text)
-        self._has_arguments = True
+        self._note_arguments()
         self._step = self._after_value
         return end
 
@@ -187,7 +187,7 @@ class CallScanner:
         if self._is_arguments and value is not None:
             # Some models write the arguments as a string of JSON.
             self._give_arguments(value if isinstance(value, str) else json.dumps(value))
-            self._has_arguments = True
+            self._note_arguments()
         return True
 
     def _give_name(self, name: str) -> bool:
@@ -196,6 +196,8 @@ class CallScanner:
         self._name = name
         self._out.start_call(name)
         self._out.arguments(self._early_arguments)
+        if self._has_arguments:
+            self._out.end_arguments()
         return True
 
     def _give_arguments(self, text: str) -> None:
@@ -203,6 +205,12 @@ class CallScanner:
             self._early_arguments += text
         else:
             self._out.arguments(text)
+
+    def _note_arguments(self) -> None:
+        """They are complete."""
+        self._has_arguments = True
+        if self._name is not None:
+            self._out.end_arguments()
 
     def _close(self, taken: int) -> int:
         if self._name is None:
@@ -220,6 +228,7 @@ class CallScanner:
     def _give_none(self) -> None:
         if not self._has_arguments:
             self._out.arguments("{}")
+            self._note_arguments()
 
 
 def _next_char(text: str) -> tuple[str, int]:

@@ -68,6 +68,8 @@ class MessageWriter:
         self._calls: dict[int, ToolCallDelta] = {}
         self._num_calls_before_content = 0
         self.num_calls = 0
+        self.has_open_call = False
+        """The arguments of the latest call are not complete."""
 
     def content(self, text: str) -> None:
         if text and not self._content:
@@ -81,12 +83,16 @@ class MessageWriter:
     def start_call(self, name: str) -> None:
         index, self.num_calls = self.num_calls, self.num_calls + 1
         self._calls[index] = ToolCallDelta(index, self._new_id(), name)
+        self.has_open_call = True
 
     def arguments(self, text: str) -> None:
         """More of the latest call's."""
         index = self.num_calls - 1
         known = self._calls.get(index) or ToolCallDelta(index)
         self._calls[index] = msgspec.structs.replace(known, arguments=known.arguments + text)
+
+    def end_arguments(self) -> None:
+        self.has_open_call = False
 
     def take(self) -> MessageDelta:
         """What came since the last call."""

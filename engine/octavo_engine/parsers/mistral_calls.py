@@ -3,7 +3,11 @@
 [TOOL_CALLS][{"name": "weather", "arguments": {"city": "Paris"}}, ...]
 [TOOL_CALLS]weather[ARGS]{"city": "Paris"}[TOOL_CALLS]...
 [TOOL_CALLS]weather{"city": "Paris"}[TOOL_CALLS]...
+
+What stands behind the marker and is no call of a function that may be called is content.
 """
+
+from collections.abc import Collection
 
 from octavo_engine.parsers.call_scanner import CallScanner, CallState, ValueReader
 from octavo_engine.parsers.message import MessageWriter
@@ -15,13 +19,17 @@ _MAX_LEAD_CHARS = 256
 
 
 class MistralCalls(ToolMachine):
-    def __init__(self, out: MessageWriter, *, only_one: bool) -> None:
+    def __init__(self, out: MessageWriter, *, only_one: bool, names: Collection[str]) -> None:
         super().__init__(out, only_one=only_one)
-        self._call = CallScanner(out, lambda name: True)
+        self._names = frozenset(names)
+        self._call = self._new_call()
         self._reader = ValueReader()
         self._lead = ""
         """Read since the marker; content when no call follows."""
         self._state = self._text
+
+    def _new_call(self) -> CallScanner:
+        return CallScanner(self._out, self._names.__contains__)
 
     def _text(self) -> bool:
         if not self._content_up_to(TOOL_CALLS):
@@ -50,7 +58,7 @@ class MistralCalls(ToolMachine):
         if self._buffer[0] in "[,":
             self._lead += self._take(1)
         elif self._buffer[0] == "{":
-            self._call = CallScanner(self._out, lambda name: True)
+            self._call = self._new_call()
             self._state = self._list_call
         else:
             self._end_list()
@@ -82,7 +90,7 @@ class MistralCalls(ToolMachine):
         if end < 0 and len(self._buffer) < _MAX_LEAD_CHARS and not self._is_final:
             return False
         name = self._buffer[: max(end, 0)].partition(CALL_ID)[0].removesuffix(ARGS).strip()
-        if name.split() != [name]:
+        if name not in self._names:
             self._give_up(self._lead)
             self._state = self._text
             return True
@@ -98,5 +106,6 @@ class MistralCalls(ToolMachine):
             self._out.arguments(self._take(len(self._buffer)))
             return False
         self._out.arguments(self._take(end))
+        self._out.end_arguments()
         self._state = self._text
         return self._note_call_end()

@@ -34,8 +34,13 @@ class MessageReader:
         return isinstance(self._answer, ToolMachine) and self._answer.is_over
 
     @property
-    def num_calls(self) -> int:
-        return self._out.num_calls
+    def has_calls(self) -> bool:
+        """There are calls, and each is complete."""
+        return self._out.num_calls > 0 and not self._out.has_open_call
+
+    @property
+    def has_open_call(self) -> bool:
+        return self._out.has_open_call
 
     @property
     def is_reasoning(self) -> bool:

@@ -4,8 +4,11 @@
     {"name": "weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-Text around the calls is content. What stands between the markers and is no call is content, too.
+Text around the calls is content. What stands between the markers and is no call of a function that
+may be called is content, too.
 """
+
+from collections.abc import Collection
 
 from octavo_engine.parsers.call_scanner import CallScanner, CallState
 from octavo_engine.parsers.message import MessageWriter
@@ -15,13 +18,14 @@ START, END = "<tool_call>", "</tool_call>"
 
 
 class TaggedCalls(ToolMachine):
-    def __init__(self, out: MessageWriter, *, only_one: bool) -> None:
+    def __init__(self, out: MessageWriter, *, only_one: bool, names: Collection[str]) -> None:
         super().__init__(out, only_one=only_one)
+        self._names = frozenset(names)
         self._call = self._new_call()
         self._state = self._text
 
     def _new_call(self) -> CallScanner:
-        return CallScanner(self._out, lambda name: True)
+        return CallScanner(self._out, self._names.__contains__)
 
     def _text(self) -> bool:
         if not self._content_up_to(START):

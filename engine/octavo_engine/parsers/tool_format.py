@@ -15,6 +15,7 @@ class ToolRules:
     """Which calls one request allows."""
 
     names: tuple[str, ...]
+    """What looks like a call of another function is content."""
     only_one: bool
     """`parallel_tool_calls: false`: the answer ends with the first call."""
 
@@ -37,7 +38,7 @@ class ToolFormat:
 
 HERMES = ToolFormat(
     name="hermes",
-    parser=lambda out, rules: TaggedCalls(out, only_one=rules.only_one),
+    parser=lambda out, rules: TaggedCalls(out, only_one=rules.only_one, names=rules.names),
     markers=(START, END),
     separator="\n",
     call_opening=f"{START}\n",
@@ -52,7 +53,7 @@ LLAMA3_JSON = ToolFormat(
 )
 MISTRAL = ToolFormat(
     name="mistral",
-    parser=lambda out, rules: MistralCalls(out, only_one=rules.only_one),
+    parser=lambda out, rules: MistralCalls(out, only_one=rules.only_one, names=rules.names),
     markers=(TOOL_CALLS, CALL_ID, ARGS),
     opening=f"{TOOL_CALLS}[",
     closing="]",

@@ -32,6 +32,7 @@ class WholeChoice:
         self.pieces: list[TokenPiece] = []
         self.finish_reason = ""
         self.stop_reason: int | str | None = None
+        self.has_calls = False
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
 
     def add(self, item: ChoiceDelta) -> None:
@@ -42,6 +43,7 @@ class WholeChoice:
         if item.delta.finish_reason is not None:
             self.finish_reason = item.delta.finish_reason
             self.stop_reason = item.delta.stop_reason
+            self.has_calls = item.delta.has_calls
 
     @property
     def text(self) -> str:

@@ -46,19 +46,19 @@ class ChatAnswer(Answer):
 
     def _choice(self, index: int, choice: WholeChoice) -> ChatChoice:
         ids = [piece.token_id for piece in choice.pieces]
-        message = joined(choice.messages)
         return ChatChoice(
             index=index,
-            message=assistant_message(message, self._asked.uses_functions),
+            message=assistant_message(joined(choice.messages), self._asked.uses_functions),
             logprobs=chat_logprobs(choice.pieces, self.tokenizer),
-            finish_reason=self._finish_reason(choice.finish_reason, len(message.tool_calls)),
+            finish_reason=self._finish_reason(choice.finish_reason, choice.has_calls),
             stop_reason=choice.stop_reason,
             token_ids=ids if self.fields.return_token_ids else UNSET,
         )
 
-    def _finish_reason(self, reason: str, num_calls: int) -> str:
-        """OpenAI says `stop` where the client has named the function itself."""
-        if reason != "stop" or not num_calls or self._asked.names_function:
+    def _finish_reason(self, reason: str, has_calls: bool) -> str:
+        """`tool_calls` says that the calls can be made: not where a stop string, or the model's own
+        end, has cut the last one. OpenAI says `stop` where the client has named the function."""
+        if reason != "stop" or not has_calls or self._asked.names_function:
             return reason
         return "function_call" if self._asked.uses_functions else "tool_calls"
 
@@ -78,7 +78,7 @@ class ChatAnswer(Answer):
             logprobs=chat_logprobs(delta.tokens, self.tokenizer),
             finish_reason=None
             if delta.finish_reason is None
-            else self._finish_reason(delta.finish_reason, delta.num_calls),
+            else self._finish_reason(delta.finish_reason, delta.has_calls),
             stop_reason=delta.stop_reason if finished else UNSET,
             token_ids=[piece.token_id for piece in delta.tokens]
             if self.fields.return_token_ids

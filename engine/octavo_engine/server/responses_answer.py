@@ -82,7 +82,8 @@ class ResponsesAnswer:
             self._response.status, item_status = _STATUSES[delta.finish_reason]
             if delta.finish_reason == "length":
                 self._response.incomplete_details = IncompleteDetails("max_output_tokens")
-            events += self._builder.finish(item_status)
+            call_status: ItemStatus = "incomplete" if delta.has_open_call else item_status
+            events += self._builder.finish(item_status, call_status)
         self._response.output = self._builder.items
         return events
 

@@ -45,13 +45,13 @@ class ItemBuilder:
             events += self._add_call(call)
         return events
 
-    def finish(self, status: ItemStatus) -> list[Event]:
+    def finish(self, status: ItemStatus, call_status: ItemStatus) -> list[Event]:
         """Closes what is open; an answer without anything is an empty message."""
         events = [] if self.items else self._open_message()
         events += self._close_reasoning(status)
         if self._message is not None:
             events += self._close_message(self._message, status)
-        return events + self._close_call(status)
+        return events + self._close_call(call_status)
 
     def _add_reasoning(self, text: str) -> list[Event]:
         events: list[Event] = []

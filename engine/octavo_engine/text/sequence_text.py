@@ -37,8 +37,10 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     message: MessageDelta = MessageDelta()
     """What the text means, where a reader was given."""
-    num_calls: int = 0
-    """Tool calls of the whole sequence so far."""
+    has_calls: bool = False
+    """At the end: the sequence holds tool calls, and each is complete."""
+    has_open_call: bool = False
+    """At the end: the arguments of the last call are cut off."""
     is_cut: bool = False
     """The end is ours: the engine does not know of it yet."""
 
@@ -55,7 +57,10 @@ class Reader(Protocol):
     def is_reasoning(self) -> bool: ...
 
     @property
-    def num_calls(self) -> int: ...
+    def has_calls(self) -> bool: ...
+
+    @property
+    def has_open_call(self) -> bool: ...
 
     def push(self, text: str) -> None: ...
 
@@ -159,7 +164,8 @@ class SequenceText:
             stop_reason=stop_reason,
             error=error,
             message=self._message(),
-            num_calls=0 if self._reader is None else self._reader.num_calls,
+            has_calls=self._reader is not None and self._reader.has_calls,
+            has_open_call=self._reader is not None and self._reader.has_open_call,
             is_cut=is_cut,
         )
 
