@@ -7,11 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import Client, client_of, make_state, serving
 
-from octavo_engine.server.gpu import GpuReading
 from octavo_engine.server.info_routes import liveness_problem
 from octavo_engine.server.metrics import ALL_METRICS
 from octavo_engine.server.metrics_page import page
-from octavo_engine.server.metrics_registry import ServerMetrics
 from octavo_engine.server.state import Phase
 
 METRICS_PAGE = Path(__file__).parents[2] / "engine" / "METRICS.md"
@@ -186,22 +184,6 @@ async def test_prefix_of_the_common_names_can_be_chosen() -> None:
     assert "other:num_requests_running" in samples
     assert not any(name.startswith("vllm:") for name in samples)
     assert "octavo:steps_total" in samples
-
-
-async def test_gpus_are_told_where_there_are_some() -> None:
-    gpu = GpuReading(
-        index=0,
-        name="H",
-        utilization=0.5,
-        used_bytes=3,
-        total_bytes=4,
-        power_w=700.0,
-        temperature_c=60,
-    )
-    metrics = ServerMetrics("m", lambda: None, lambda: [gpu])
-    families = {family.name: family for family in metrics.registry.collect()}
-    assert families["octavo:gpu_utilization_ratio"].samples[0].value == 0.5
-    assert families["octavo:gpu_memory_used_bytes"].samples[0].labels["gpu"] == "0"
 
 
 def test_reference_page_is_up_to_date() -> None:

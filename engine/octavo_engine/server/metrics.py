@@ -321,21 +321,26 @@ SERVER_METRICS: tuple[MetricSpec, ...] = (
     *(HTTP_REQUESTS, HTTP_DURATION),
 )
 
-GPU_METRICS: tuple[MetricSpec, ...] = tuple(
-    MetricSpec(name=name, kind="gauge", help=text, labels=("gpu",))
-    for name, text in (
-        ("gpu_utilization_ratio", "Share of the last moments in which a kernel ran on the GPU."),
-        ("gpu_memory_used_bytes", "Memory of the GPU in use, by whomever."),
-        ("gpu_memory_total_bytes", "Memory of the GPU."),
-        ("gpu_power_watts", "Power that the GPU draws."),
-        ("gpu_temperature_celsius", "Temperature of the GPU."),
-    )
-)
+
+def _of_gpu(name: str, text: str) -> MetricSpec:
+    return MetricSpec(name=name, kind="gauge", help=text, labels=("gpu",))
+
+
+GPU_METRICS: dict[str, MetricSpec] = {
+    "utilization": _of_gpu(
+        "gpu_utilization_ratio", "Share of the last moments in which a kernel ran on the GPU."
+    ),
+    "used_bytes": _of_gpu("gpu_memory_used_bytes", "Memory of the GPU in use, by whomever."),
+    "total_bytes": _of_gpu("gpu_memory_total_bytes", "Memory of the GPU."),
+    "power_w": _of_gpu("gpu_power_watts", "Power that the GPU draws."),
+    "temperature_c": _of_gpu("gpu_temperature_celsius", "Temperature of the GPU."),
+}
+"""By the field of `GpuReading`; a GPU that does not tell it has no sample."""
 
 ALL_METRICS: tuple[MetricSpec, ...] = (
     *CORE_METRICS,
     ITERATION_TOKENS,
     CACHE_CONFIG,
     *SERVER_METRICS,
-    *GPU_METRICS,
+    *GPU_METRICS.values(),
 )

@@ -173,24 +173,16 @@ class _GpuCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         readings = self._read_gpus()
-        for spec in schema.GPU_METRICS if readings else ():
+        for field, spec in schema.GPU_METRICS.items() if readings else ():
             family = _family(spec, self._prefix)
             for gpu in readings:
-                value = getattr(gpu, _GPU_FIELDS[spec.name])
-                family.add_metric([*self._label_values, str(gpu.index)], value)
+                value = getattr(gpu, field)
+                if value is not None:
+                    family.add_metric([*self._label_values, str(gpu.index)], value)
             yield family
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
-
-
-_GPU_FIELDS = {
-    "gpu_utilization_ratio": "utilization",
-    "gpu_memory_used_bytes": "used_bytes",
-    "gpu_memory_total_bytes": "total_bytes",
-    "gpu_power_watts": "power_w",
-    "gpu_temperature_celsius": "temperature_c",
-}
 
 
 def _family(spec: MetricSpec, prefix: str) -> GaugeMetricFamily | CounterMetricFamily:
