@@ -1,6 +1,7 @@
 """The kernels that numba compiles for a CPU, in bfloat16, against the references in float32."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,6 +82,14 @@ def test_rope_and_kv_write(
 SEQ_LENS = [1, 4, 15, 16, 17, 33, 64, 65, 300]
 
 
+@pytest.fixture(params=["tiles", "pairs"])
+def decode_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the matrix unit, where this CPU has one, and without it."""
+    if request.param == "pairs":
+        monkeypatch.setattr("octavo_kernels.cpu.tiles.has_tiles", lambda: False)
+
+
+@pytest.mark.usefixtures("decode_by")
 @pytest.mark.parametrize(("num_q", "num_kv", "head_dim"), [(9, 3, 64), (4, 4, 80), (8, 1, 16)])
 @pytest.mark.parametrize("block_size", [16, 64])
 @pytest.mark.parametrize("window", [None, 1, 15, 16, 17, 64])
@@ -95,6 +104,47 @@ def test_decode_attention(
     assert_close(out, exact, BF16)
 
 
+def test_decode_attention_of_large_heads_and_many_of_them(
+    cpu: torch.Generator, assert_close: Check
+) -> None:
+    metadata = _metadata(SEQ_LENS, [1] * len(SEQ_LENS), 16, cpu)
+    q, caches = _inputs(metadata, 18, 2, 160, cpu)
+    out = ops.paged_attention(q, *caches, metadata, scale=0.1)
+    assert_close(out, plain_attention(q.float(), *caches.float(), metadata, scale=0.1), BF16)
+
+
+@pytest.mark.usefixtures("decode_by")
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_decode_attention_of_a_row_does_not_depend_on_the_others(
+    num_threads: int, cpu: torch.Generator
+) -> None:
+    metadata = _metadata(SEQ_LENS, [1] * len(SEQ_LENS), 16, cpu)
+    q, caches = _inputs(metadata, 9, 3, 64, cpu)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    together = ops.paged_attention(q, *caches, metadata, scale=0.3)
+    torch.set_num_threads(before)
+    for row, seq_len in enumerate(SEQ_LENS):
+        alone = replace(
+            metadata, num_rows=1, num_decode_rows=1, seq_lens=metadata.seq_lens[row : row + 1],
+            block_table=metadata.block_table[row : row + 1, : -(-seq_len // 16)],
+        )  # fmt: skip
+        out = ops.paged_attention(q[row : row + 1], *caches, alone, scale=0.3)
+        assert torch.equal(out[0], together[row])
+
+
+@pytest.mark.usefixtures("decode_by")
+def test_a_score_far_above_the_others_takes_all(cpu: torch.Generator) -> None:
+    metadata = _metadata([40], [1], 16, cpu)
+    q, caches = _inputs(metadata, 4, 2, 32, cpu)
+    keys, values = caches
+    slot = metadata.block_table[0, 1], 0, 5
+    keys[slot] = 30 * q[0, 0]
+    out = ops.paged_attention(q, keys, values, metadata, scale=10.0)
+    assert torch.equal(out[0, 0], values[slot])
+
+
+@pytest.mark.usefixtures("decode_by")
 def test_a_nan_stays_in_its_head(cpu: torch.Generator) -> None:
     metadata = _metadata([40, 17], [1, 1], 16, cpu)
     q, caches = _inputs(metadata, 4, 2, 32, cpu)

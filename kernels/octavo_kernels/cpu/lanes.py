@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 from octavo_kernels.cpu.words import LOG2_E, POWERS_OF_2
 
 _I32 = ir.IntType(32)
-_FLOATS, _WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_I32, 16)
+FLOATS, WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_I32, 16)
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite carries no types
@@ -22,17 +22,19 @@ class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite carries no types
         return "bfloat"
 
 
+HALVES = ir.VectorType(_BFloat(), 16)
+
+
 @intrinsic
 def narrow_32(typing, source, target):
     """32 float32 at an address -> as many bfloat16 at another, to the nearest and to even on a tie.
     A CPU with tiles has an instruction for 16."""
 
     def generate(context, builder, signature, arguments):
-        words = ir.VectorType(_BFloat(), 16)
         for half in range(2):
-            value = builder.load(_vector_at(builder, arguments[0], 64 * half, _FLOATS), align=4)
-            target = _vector_at(builder, arguments[1], 32 * half, words)
-            builder.store(builder.fptrunc(value, words), target, align=2)
+            value = builder.load(vector_at(builder, arguments[0], 64 * half, FLOATS), align=4)
+            target = vector_at(builder, arguments[1], 32 * half, HALVES)
+            builder.store(builder.fptrunc(value, HALVES), target, align=2)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
@@ -45,10 +47,9 @@ def multiply_32(typing, sums, factors):
     def generate(context, builder, signature, arguments):
         halves = ir.VectorType(ir.IntType(16), 16)
         for half in range(2):
-            place = _vector_at(builder, arguments[0], 64 * half, _FLOATS)
-            narrow = builder.load(_vector_at(builder, arguments[1], 32 * half, halves), align=2)
-            shift = ir.Constant(_WORDS, [16] * 16)
-            wide = builder.bitcast(builder.shl(builder.zext(narrow, _WORDS), shift), _FLOATS)
+            place = vector_at(builder, arguments[0], 64 * half, FLOATS)
+            narrow = builder.load(vector_at(builder, arguments[1], 32 * half, halves), align=2)
+            wide = builder.bitcast(shifted_left(builder, builder.zext(narrow, WORDS), 16), FLOATS)
             builder.store(builder.fmul(builder.load(place, align=4), wide), place, align=4)
         return context.get_dummy_value()
 
@@ -60,9 +61,9 @@ def gate_32(typing, sums, slope, cubic):
     """32 float32 at an address, each x becoming x * sigmoid(slope * (x + cubic * x ** 3))."""
 
     def generate(context, builder, signature, arguments):
-        slope, cubic = (_in_all_lanes(builder, value) for value in arguments[1:])
+        slope, cubic = (in_all_lanes(builder, value) for value in arguments[1:])
         for half in range(2):
-            place = _vector_at(builder, arguments[0], 64 * half, _FLOATS)
+            place = vector_at(builder, arguments[0], 64 * half, FLOATS)
             x = builder.load(place, align=4)
             bent = builder.fadd(x, builder.fmul(cubic, builder.fmul(x, builder.fmul(x, x))))
             share = _sigmoid(builder, builder.fmul(slope, bent))
@@ -74,36 +75,45 @@ def gate_32(typing, sums, slope, cubic):
 
 def _sigmoid(builder, value):
     """1 / (1 + exp(-value)) in 16 lanes within 3e-7 of it; a NaN stays one."""
-    exponent = builder.fmul(value, _constant(-LOG2_E))
+    exponent = builder.fmul(value, constant(-LOG2_E))
     # Beyond these bounds the result is 0 or 1 in bfloat16.
     for name, bound in (("llvm.maxnum", -126.0), ("llvm.minnum", 126.0)):
-        exponent = _call(builder, name, [exponent, _constant(bound)])
-    whole = _call(builder, "llvm.rint", [exponent])
-    part = builder.fsub(exponent, whole)
-    power = _constant(POWERS_OF_2[0])
-    for coefficient in POWERS_OF_2[1:]:
-        power = _call(builder, "llvm.fma", [power, part, _constant(coefficient)])
-    biased = builder.add(builder.fptosi(whole, _WORDS), ir.Constant(_WORDS, [127] * 16))
-    scale = builder.bitcast(builder.shl(biased, ir.Constant(_WORDS, [23] * 16)), _FLOATS)
-    one = _constant(1.0)
-    share = builder.fdiv(one, _call(builder, "llvm.fma", [power, scale, one]))
+        exponent = call(builder, name, [exponent, constant(bound)])
+    one = constant(1.0)
+    share = builder.fdiv(one, builder.fadd(one, power_of_2(builder, exponent)))
     return builder.select(builder.fcmp_unordered("uno", value, value), value, share)
 
 
-def _constant(number: "float | np.float32"):
-    return ir.Constant(_FLOATS, [float(np.float32(number))] * 16)
+def power_of_2(builder, exponent):
+    """2 ** exponent in 16 lanes within 2e-7 of it, for exponents from -127, whose power is 0 here,
+    to 127."""
+    whole = call(builder, "llvm.rint", [exponent])
+    part = builder.fsub(exponent, whole)
+    power = constant(POWERS_OF_2[0])
+    for coefficient in POWERS_OF_2[1:]:
+        power = call(builder, "llvm.fma", [power, part, constant(coefficient)])
+    biased = builder.add(builder.fptosi(whole, WORDS), ir.Constant(WORDS, [127] * 16))
+    return builder.fmul(power, builder.bitcast(shifted_left(builder, biased, 23), FLOATS))
 
 
-def _in_all_lanes(builder, scalar):
-    empty = ir.Constant(_FLOATS, ir.Undefined)
+def shifted_left(builder, words, num_bits: int):
+    return builder.shl(words, ir.Constant(words.type, [num_bits] * 16))
+
+
+def constant(number: "float | np.float32"):
+    return ir.Constant(FLOATS, [float(np.float32(number))] * 16)
+
+
+def in_all_lanes(builder, scalar):
+    empty = ir.Constant(ir.VectorType(scalar.type, 16), ir.Undefined)
     one = builder.insert_element(empty, scalar, _I32(0))
-    return builder.shuffle_vector(one, empty, ir.Constant(_WORDS, [0] * 16))
+    return builder.shuffle_vector(one, empty, ir.Constant(WORDS, [0] * 16))
 
 
-def _call(builder, name: str, arguments):
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * len(arguments))
+def call(builder, name: str, arguments):
+    kind = ir.FunctionType(FLOATS, [FLOATS] * len(arguments))
     return builder.call(builder.module.declare_intrinsic(f"{name}.v16f32", fnty=kind), arguments)
 
 
-def _vector_at(builder, address, offset: int, kind):
+def vector_at(builder, address, offset: int, kind):
     return builder.inttoptr(builder.add(address, ir.IntType(64)(offset)), kind.as_pointer())

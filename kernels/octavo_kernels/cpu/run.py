@@ -19,6 +19,8 @@ from octavo_kernels.reference.rope import apply_rope
 from octavo_kernels.reference.sampling import sample as plain_sample
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from octavo_kernels.cpu.parallel import Kernel, ThreadPool
 
 SERIAL_NUM_TOKENS = 4
@@ -50,12 +52,32 @@ def compiled() -> Compiled | None:
     return Compiled(pool, Kernel(rms_norm), Kernel(rope_kv_write), Kernel(argmax))
 
 
+@dataclass(frozen=True)
+class DecodeKernel:
+    kernel: "Kernel"
+    configuration: "np.ndarray | None"
+    """Of the matrix unit, where it is used."""
+
+
 @functools.cache
-def _decode_kernel(num_queries: int, head_dim: int) -> "Kernel":
-    from octavo_kernels.cpu.decode_attention import make_decode_attention
+def decode_kernel(num_queries: int, head_dim: int, *, by_tiles: bool) -> DecodeKernel:
     from octavo_kernels.cpu.parallel import Kernel
 
-    return Kernel(make_decode_attention(num_queries, head_dim))
+    if by_tiles:
+        from octavo_kernels.cpu.tile_attention import configuration, make_tile_attention
+
+        kernel = Kernel(make_tile_attention(num_queries, head_dim))
+        return DecodeKernel(kernel, configuration(num_queries))
+    from octavo_kernels.cpu.decode_attention import make_decode_attention
+
+    return DecodeKernel(Kernel(make_decode_attention(num_queries, head_dim)), None)
+
+
+def _decode_kernel(num_queries: int, head_dim: int) -> DecodeKernel:
+    from octavo_kernels.cpu.tiles import has_tiles
+
+    by_tiles = head_dim % 32 == 0 and has_tiles()
+    return decode_kernel(num_queries, head_dim, by_tiles=by_tiles)
 
 
 def compile_ahead(*, num_q_heads: int, num_kv_heads: int, head_dim: int) -> None:
@@ -171,13 +193,15 @@ def _decode(
 
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     block_table, seq_lens = metadata.block_table.contiguous(), metadata.seq_lens.contiguous()
+    kernel = _decode_kernel(q.shape[1] // num_kv_heads, head_dim)
+    configuration = kernel.configuration
     words = (
         metadata.num_decode_rows, num_kv_heads, block_size, block_table.shape[1], window or 0,
         q.data_ptr(), q.stride(0), k_cache.data_ptr(), v_cache.data_ptr(),
         block_table.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), number(scale),
+        0 if configuration is None else configuration.ctypes.data,
     )  # fmt: skip
-    kernel = _decode_kernel(q.shape[1] // num_kv_heads, head_dim)
-    pool.run(kernel, words, torch.get_num_threads())
+    pool.run(kernel.kernel, words, torch.get_num_threads())
 
 
 def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:

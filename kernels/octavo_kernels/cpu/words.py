@@ -29,6 +29,11 @@ def compiled_once(function):
         return njit(**options)(function)
 
 
+def helper(function):
+    """Compiles what kernels call, into each of them."""
+    return njit(fastmath=FAST, nogil=True, error_model="numpy")(function)
+
+
 def number(value: float) -> int:
     """The word that `as_number` reads back."""
     word: int = struct.unpack("<q", struct.pack("<d", value))[0]
