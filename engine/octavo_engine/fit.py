@@ -186,11 +186,13 @@ def _tables_bytes(
 
 def _token_bytes(config: ModelConfig, question: FitQuestion) -> int:
     """Alive at once for each token of a forward pass."""
-    inner = config.intermediate_size
+    feed_forward = 3 * config.intermediate_size // question.num_ranks
     if config.moe is not None:
-        inner = max(inner, config.moe.intermediate_size * config.moe.num_experts_per_token)
-    shared = 3 * inner // question.num_ranks
-    return (shared + HIDDEN_COPIES * config.hidden_size) * question.dtype.itemsize
+        # What each expert of the token makes inside, and what it adds.
+        inner = config.moe.intermediate_size // question.num_ranks
+        experts = config.moe.num_experts_per_token * (inner + config.hidden_size)
+        feed_forward = max(feed_forward, experts)
+    return (feed_forward + HIDDEN_COPIES * config.hidden_size) * question.dtype.itemsize
 
 
 def _activations_bytes(config: ModelConfig, question: FitQuestion) -> int:

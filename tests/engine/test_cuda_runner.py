@@ -107,6 +107,16 @@ def test_two_kv_groups_with_windows_match_the_cpu_runner(gemma2: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
+def test_experts_decode_as_the_cpu_runner_and_can_be_captured(name: str, tmp_path: Path) -> None:
+    save_tiny(name, tmp_path)
+    jobs = [Job(prompt, 9) for prompt in prompts([3, 25, 38])]
+    found, expected = _both(tmp_path, jobs)
+    assert found == expected
+    # Steps with prompts, decodes, and both kinds of sampling.
+    assert len(_cuda_runner(tmp_path).captured_functions()) == 4
+
+
 def test_pages_of_eight_bits_match_the_cpu_runner(gemma2: Path) -> None:
     jobs = [Job(prompt, 12) for prompt in prompts([3, 25, 38])]
     found = tokens_of(run_jobs(_cuda_runner(gemma2, kv_cache_dtype="fp8"), jobs))

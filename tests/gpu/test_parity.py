@@ -12,7 +12,7 @@ from tests.gpu.gpu_engine import generate, greedy, make_core, make_runner
 from octavo_engine.sampling_params import SamplingParams
 
 FAMILIES = ["llama", "qwen3", "gemma2", "gemma3_text", "glm4", "phi3", "olmo2"]
-EAGER_FAMILIES = ["qwen3_moe", "gpt_oss"]
+EXPERT_FAMILIES = ["qwen3_moe", "mixtral", "gpt_oss"]
 LENGTHS = [1, 7, 16, 33, 64, 90]
 NUM_NEW = 40
 
@@ -28,7 +28,7 @@ WIDE = {
 """Wide enough for bfloat16's matrix kernels, and for the fused products of small steps."""
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *EAGER_FAMILIES])
+@pytest.mark.parametrize("name", [*FAMILIES, *EXPERT_FAMILIES])
 def test_float32_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     model = save_tiny(name, tmp_path).cuda()
     core = make_core(make_runner(tmp_path, dtype=torch.float32))
@@ -84,6 +84,18 @@ def test_captured_steps_give_the_tokens_of_eager_ones(
         )
         for captures in (True, False)
     ]
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("name", EXPERT_FAMILIES)
+def test_steps_with_experts_are_captured(name: str, tmp_path: Path) -> None:
+    save_tiny(name, tmp_path)
+    runners = [
+        make_runner(tmp_path, dtype=torch.float32, captures=captures) for captures in (True, False)
+    ]
+    _, decode, *_ = runners[0].captured_functions()
+    assert decode.is_captured
+    outputs = [generate(make_core(runner), prompts(LENGTHS), greedy(NUM_NEW)) for runner in runners]
     assert outputs[0] == outputs[1]
 
 

@@ -144,8 +144,9 @@ class RunnerParts:
         self.fused: FusedPass | None = None
         if isinstance(model, Decoder) and device.type == "cuda":
             self.fused = fuse(model)
-        # Routing to experts and rotations that follow a sequence's length read numbers back.
-        self.has_static_decode = loaded.config.moe is None and not self._ropes.needs_seq_lens
+        # Experts that stay quantised and rotations that follow a sequence's length read back.
+        reads_back = isinstance(model, Decoder) and model.reads_back
+        self.has_static_decode = not reads_back and not self._ropes.needs_seq_lens
 
     def _mixed(self, cache: KVCache, shapes: Shapes) -> MixedForward | None:
         if not self.has_static_decode:

@@ -6,7 +6,7 @@ Checkpoints store experts in three layouts:
   interleaved  mlp.experts.{gate_up_proj,down_proj} [E, in, out] with biases, gate and up taking
                turns; router mlp.router with bias
 In memory all are gate_up [E, 2I, H] and down [E, H, I]; gate comes first but in `interleaved`.
-Experts that stay quantised are layers of their own instead.
+Experts that stay quantised are layers of their own instead, multiplied one after the other.
 A rank has some of each expert's inner features I; its output is its share of the sum over ranks.
 """
 
@@ -23,6 +23,13 @@ from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.model_config import ModelConfig, MoeConfig
 from octavo_engine.parallel.shares import Share, even_share
 from octavo_engine.quantization.products import PackedLinear
+from octavo_kernels.expert_ops import (
+    Activation,
+    ExpertWeights,
+    grouped_experts,
+    picks_by_expert,
+    route,
+)
 
 EXPERT_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
@@ -59,6 +66,21 @@ class MoeBlock:
             if not self._quantized
         ]
         """For each expert, of the inputs of gate_up and of down; none where all are one tensor."""
+        roundings = [one for pair in self._roundings for one in pair if one is not None]
+        self._grouped = None if self._quantized or roundings else self._weights()
+
+    def _weights(self) -> ExpertWeights:
+        config = self._config
+        return ExpertWeights(
+            gate_up=self.gate_up,
+            down=self.down,
+            gate_up_bias=self.gate_up_bias,
+            down_bias=self.down_bias,
+            is_interleaved=self._moe.layout == "interleaved",
+            activation=Activation(
+                config.activation, config.swiglu_alpha or 1.0, config.swiglu_limit or 0.0
+            ),
+        )
 
     def _quantized_experts(self, build: Build) -> list[tuple[LinearLayer, LinearLayer]]:
         """Each expert's (gate_up, down), where all of them stay quantised."""
@@ -123,7 +145,7 @@ class MoeBlock:
                     yield from rounding.slots()
 
     def _interleaved_slots(self) -> Iterator[Slot]:
-        """gate_up keeps the checkpoint's order of rows (gate, up, gate, ...); see `_activate`."""
+        """gate_up keeps the checkpoint's order of rows: gate, up, gate, ..."""
         num, hidden = self._moe.num_experts, self._config.hidden_size
         inner = self._moe.intermediate_size
         ((first, length),) = self._share.runs
@@ -145,57 +167,44 @@ class MoeBlock:
             for layer in layers:
                 layer.finish()
 
+    @property
+    def reads_back(self) -> bool:
+        """Whether a GPU is waited for, to learn how many tokens each expert has."""
+        return self._grouped is None
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]."""
         weights, chosen = self._route(x)
+        if self._grouped is not None:
+            return grouped_experts(x, weights, chosen, self._grouped)
         out = torch.zeros_like(x)
-        # Reading the counts waits for a GPU; a grouped product takes this loop's place there.
-        counts = torch.bincount(chosen.flatten(), minlength=self._moe.num_experts).tolist()
-        by_expert = chosen.flatten().argsort(stable=True)
-        first = 0
-        for expert, count in enumerate(counts):
-            if count == 0:
-                continue
-            picks = by_expert[first : first + count]
-            first += count
-            token_idx = picks // self._moe.num_experts_per_token
-            y = self._expert(expert, x[token_idx]) * weights.flatten()[picks, None]
-            out.index_add_(0, token_idx, y.to(out.dtype))
+        for expert, tokens, picks in picks_by_expert(chosen, self._moe.num_experts):
+            y = self._expert(expert, x[tokens]) * weights.flatten()[picks, None]
+            out.index_add_(0, tokens, y.to(out.dtype))
         return out
 
     def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and ids of the chosen experts, [T, num_experts_per_token] each."""
-        logits = functional.linear(x, self.router, self.router_bias)
-        k = self._moe.num_experts_per_token
-        if self._moe.router == "top_k_then_softmax":
-            top, chosen = logits.topk(k, dim=-1)
-            return top.softmax(dim=-1), chosen
-        weights, chosen = logits.float().softmax(dim=-1).topk(k, dim=-1)
-        if self._moe.normalizes_top_k:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        return (weights if self._moe.keeps_float_weights else weights.to(x.dtype)), chosen
+        moe = self._moe
+        return route(
+            functional.linear(x, self.router, self.router_bias),
+            moe.num_experts_per_token,
+            # The softmax of the largest logits is that of all, divided by what these have of it.
+            normalizes=moe.normalizes_top_k or moe.router == "top_k_then_softmax",
+            dtype=torch.float32 if moe.keeps_float_weights else x.dtype,
+        )
 
     def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        """Of experts that are layers of their own, or round their inputs."""
+        activate = GATED[self._config.activation]
         if self._quantized:
             gate_up, down = self._quantized[expert]
-            return down(self._activate(gate_up(x)))
-        gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
-        down_bias = None if self.down_bias is None else self.down_bias[expert]
-        round_x, round_inner = self._roundings[expert] if self._roundings else (None, None)
+            return down(activate(gate_up(x)))
+        round_x, round_inner = self._roundings[expert]
         x = x if round_x is None else round_x(x)
-        inner = self._activate(functional.linear(x, self.gate_up[expert], gate_up_bias))
+        inner = activate(functional.linear(x, self.gate_up[expert]))
         inner = inner if round_inner is None else round_inner(inner)
-        return functional.linear(inner, self.down[expert], down_bias)
-
-    def _activate(self, gate_up: torch.Tensor) -> torch.Tensor:
-        if self._config.activation != "clamped_swiglu":
-            return GATED[self._config.activation](gate_up)
-        alpha, limit = self._config.swiglu_alpha, self._config.swiglu_limit
-        assert alpha is not None
-        assert limit is not None
-        gate = gate_up[..., ::2].clamp(max=limit)
-        up = gate_up[..., 1::2].clamp(min=-limit, max=limit)
-        return (up + 1) * gate * torch.sigmoid(gate * alpha)
+        return functional.linear(inner, self.down[expert])
 
 
 def _whole(name: str, target: torch.Tensor) -> Slot:

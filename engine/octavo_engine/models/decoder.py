@@ -120,6 +120,12 @@ class Decoder:
         ]
         self.norm = _norm("model.norm", config, build)
 
+    @property
+    def reads_back(self) -> bool:
+        """Whether a pass on a GPU waits for numbers from there: it cannot be captured then."""
+        experts = [block.mlp for block in self.blocks if isinstance(block.mlp, MoeBlock)]
+        return any(block.reads_back for block in experts)
+
     def slots(self) -> Iterator[Slot]:
         """One slot for every tensor of the checkpoint."""
         yield from self.vocabulary.embedding_slots()
