@@ -21,7 +21,7 @@ from octavo_engine.parallel import wire
 from octavo_engine.parallel.plan import PlanChain
 from octavo_engine.parallel.processes import STACK_WAIT_S, RankProcess
 from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup
-from octavo_engine.parallel.sockets import LINGER_MS, Sender, bind, make_receiver
+from octavo_engine.parallel.sockets import LINGER_MS, Sender, address_towards, bind, make_receiver
 from octavo_engine.parallel.watchdog import Failure, Watchdog, info_difference
 from octavo_engine.version import octavo_version
 
@@ -40,9 +40,11 @@ class Crew:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._reports = make_receiver(self._context)
         self._senders = {rank: Sender(self._context) for rank in range(1, setup.size)}
-        store.set("reports", bind(self._reports, setup.address))
+        # A launcher's own store may be on another host than rank 0.
+        address = address_towards(setup.address) if setup.is_store_given else setup.address
+        store.set("reports", bind(self._reports, address))
         for rank, sender in self._senders.items():
-            store.set(f"commands/{rank}", bind(sender.socket, setup.address))
+            store.set(f"commands/{rank}", bind(sender.socket, address))
         self._watchdog = Watchdog(setup.size, limit_s, octavo_version(), time.monotonic)
         self._lock = threading.Lock()
         """Guards the watchdog's book and what follows from it: two threads write them."""

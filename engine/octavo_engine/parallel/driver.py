@@ -22,7 +22,7 @@ from octavo_engine.parallel import wire
 from octavo_engine.parallel.crew import Crew
 from octavo_engine.parallel.group import Group
 from octavo_engine.parallel.processes import RankProcess
-from octavo_engine.parallel.rendezvous import build_share, open_store
+from octavo_engine.parallel.rendezvous import build_share, open_store, own_entries
 from octavo_engine.parallel.runner import ParallelRunner
 from octavo_engine.parallel.setup import setup_from_launcher, setup_on_this_host
 from octavo_engine.parallel.shares import refuse_impossible
@@ -56,11 +56,12 @@ def build_parallel_runner(
         )
     device = choose_device(config.model.device)
     _refuse_before_start(config, device, is_one_host=launched is None)
-    store = open_store(setup)
+    server = open_store(setup)
+    store = own_entries(server, setup)
     crew = Crew(setup, store, config.parallel.rank_timeout_s)
     num_threads = torch.get_num_threads()
     try:
-        processes = [] if launched else _start_processes(num_ranks, store.port, device)
+        processes = [] if launched else _start_processes(num_ranks, server.port, device)
         crew.start(processes, wire.Boot(config, device.type, log_format))
         local, group = _on_thread(
             lambda: build_share(config, setup, store, device.type, compiler, report), crew

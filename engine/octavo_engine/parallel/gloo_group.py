@@ -4,7 +4,6 @@
 in one process.
 """
 
-import socket
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ReduceOp, 
 
 import octavo_kernels
 from octavo_engine.parallel.setup import RankSetup
+from octavo_engine.parallel.sockets import address_towards
 
 
 class GlooGroup:
@@ -73,12 +73,3 @@ class GlooGroup:
 
     def close(self) -> None:
         """Nothing: connections end with the group."""
-
-
-def address_towards(address: str) -> str:
-    """This host's address on the way to another, which sees us under it. Sends nothing."""
-    family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(target)
-        own: str = probe.getsockname()[0]
-    return own

@@ -26,7 +26,7 @@ from octavo_engine.logs import configure_logs
 from octavo_engine.parallel import wire
 from octavo_engine.parallel.plan import PlanChain
 from octavo_engine.parallel.processes import CHILD, STACK_SIGNAL
-from octavo_engine.parallel.rendezvous import build_share, open_store
+from octavo_engine.parallel.rendezvous import build_share, open_store, own_entries
 from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup, setup_from_launcher
 from octavo_engine.parallel.sockets import Sender, make_receiver
 from octavo_engine.progress import silent
@@ -167,7 +167,7 @@ def run_rank(setup: RankSetup) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL, all_threads=True)
-    store = open_store(setup)
+    store = own_entries(open_store(setup), setup)
     context = zmq.Context()
     commands, reports = make_receiver(context), Sender(context)
     commands.connect(store.get(f"commands/{setup.rank}").decode())

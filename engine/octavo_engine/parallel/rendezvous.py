@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import torch
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from octavo_engine.batch import Runner
 from octavo_engine.config import EngineConfig
@@ -27,10 +27,12 @@ _GROUP_GRACE = 2.0
 
 
 def open_store(setup: RankSetup) -> TCPStore:
-    """Rank 0's is the server. Raises ConfigError where it cannot be had or reached."""
+    """Rank 0's is the server, unless the launcher has one. Raises ConfigError where it cannot be
+    had or reached."""
     timeout = timedelta(seconds=START_LIMIT_S)
+    is_ours = setup.rank == 0 and not setup.is_store_given
     try:
-        if setup.rank != 0:
+        if not is_ours:
             return TCPStore(setup.address, setup.port, is_master=False, timeout=timeout)
         # By itself it would listen on all of the host's addresses.
         listening = socket.create_server((setup.address, setup.port))
@@ -43,11 +45,16 @@ def open_store(setup: RankSetup) -> TCPStore:
             master_listen_fd=listening.detach(),
         )
     except (OSError, RuntimeError) as error:
-        role = "be opened" if setup.rank == 0 else "be reached"
+        whose = "of the launcher" if setup.is_store_given else "of rank 0"
         raise ConfigError(
-            f"rank {setup.rank}: the store of rank 0 at {setup.address}:{setup.port} cannot "
-            f"{role}: {error}"
+            f"rank {setup.rank}: the store {whose} at {setup.address}:{setup.port} cannot be "
+            f"{'opened' if is_ours else 'reached'}: {error}"
         ) from error
+
+
+def own_entries(store: Store, setup: RankSetup) -> Store:
+    """What the ranks of this attempt say to each other."""
+    return PrefixStore(f"octavo/{setup.attempt}", store)
 
 
 def build_share(

@@ -3,6 +3,8 @@
     RANK, WORLD_SIZE          this process among all
     LOCAL_RANK                its number on its host, which is its GPU's; default: RANK
     MASTER_ADDR, MASTER_PORT  where rank 0 listens
+    TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT
+                              of torchrun: True: it listens there itself; how often it began anew
 
 Nothing here assumes one host. Knows no torch and no engine.
 """
@@ -15,6 +17,8 @@ from octavo_engine.errors import ConfigError
 LOOPBACK = "127.0.0.1"
 START_LIMIT_S = 300.0
 """Time for all ranks to come up and meet: on several hosts they begin at different times."""
+_GIVEN_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,10 @@ class RankSetup:
     """Of rank 0."""
     port: int
     """Where rank 0's store listens; 0: rank 0 takes a free one."""
+    is_store_given: bool = False
+    """Whether the launcher's own store listens there, and rank 0 may be on another host."""
+    attempt: int = 0
+    """A store may still hold what the ranks of earlier attempts have said."""
 
     def environment(self) -> dict[str, str]:
         return {
@@ -34,6 +42,8 @@ class RankSetup:
             "LOCAL_RANK": str(self.local_rank),
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(self.port),
+            _GIVEN_STORE: str(self.is_store_given),
+            _ATTEMPT: str(self.attempt),
         }
 
 
@@ -59,6 +69,8 @@ def setup_from_launcher(environment: Mapping[str, str]) -> RankSetup | None:
         local_rank=_number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank,
         address=environment["MASTER_ADDR"],
         port=_number(environment, "MASTER_PORT"),
+        is_store_given=environment.get(_GIVEN_STORE) == "True",
+        attempt=_number(environment, _ATTEMPT) if _ATTEMPT in environment else 0,
     )
 
 

@@ -51,3 +51,12 @@ def bind(target: "zmq.Socket[bytes]", address: str) -> str:
     endpoint = target.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return endpoint.decode().rstrip("\0")
+
+
+def address_towards(address: str) -> str:
+    """This host's address on the way to another, which sees us under it. Sends nothing."""
+    family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)
+        own: str = probe.getsockname()[0]
+    return own
