@@ -3,12 +3,13 @@
 import json
 import socket
 from contextlib import closing
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from tests.conformance.report import Check
 
 _LIMIT_S = 120
+_HEAD_END = b"\r\n\r\n"
 
 
 class RawChecks:
@@ -29,6 +30,9 @@ class RawChecks:
             "broken JSON is a 400": self._broken_json,
             "a client that leaves": self._leave,
             "request in single bytes": self._slow_bytes,
+            "two requests at once": self._pipelined,
+            "an offer of HTTP/2 is passed over": self._upgrade,
+            "a client that waits for 100 Continue": self._expect,
         }
 
     def _connect(self) -> socket.socket:
@@ -102,10 +106,41 @@ class RawChecks:
             status, body = _read_answer(connection)
         assert status == 200, body
 
+    def _pipelined(self) -> None:
+        with closing(self._connect()) as connection:
+            connection.sendall(self._request(self._body()) * 2)
+            file = connection.makefile("rb")
+            answers = [_read_answer_of(file) for _ in range(2)]
+        assert [status for status, _ in answers] == [200, 200], answers
+
+    def _upgrade(self) -> None:
+        """Java's client makes one with every request in plain text."""
+        offer = (
+            "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+        )
+        with closing(self._connect()) as connection:
+            connection.sendall(self._request(self._body(), offer))
+            status, body = _read_answer(connection)
+        assert status == 200, body
+
+    def _expect(self) -> None:
+        head, _, body = self._request(self._body(), "expect: 100-continue\r\n").partition(_HEAD_END)
+        with closing(self._connect()) as connection:
+            connection.sendall(head + _HEAD_END)
+            file = connection.makefile("rb")
+            assert file.readline().split()[1] == b"100"
+            assert file.readline() == b"\r\n"
+            connection.sendall(body)
+            status, answer = _read_answer_of(file)
+        assert status == 200, answer
+
 
 def _read_answer(connection: socket.socket) -> tuple[int, bytes]:
+    return _read_answer_of(connection.makefile("rb"))
+
+
+def _read_answer_of(file: BinaryIO) -> tuple[int, bytes]:
     """Status and body, the body put together from its chunks where it comes in some."""
-    file = connection.makefile("rb")
     status = int(file.readline().split()[1])
     headers: dict[bytes, bytes] = {}
     while (line := file.readline().strip()) != b"":

@@ -48,7 +48,8 @@ class Client:
     async def refused(self, path: str, body: Any, status: int = 400) -> dict[str, Any]:
         """The `error` object of an answer that must have this status."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        response = await self.http.post(path, content=content)
+        headers = {"content-type": "application/json"}
+        response = await self.http.post(path, content=content, headers=headers)
         assert response.status_code == status, response.text
         error: dict[str, Any] = response.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}

@@ -87,7 +87,7 @@ async def test_reasoning_effort_reaches_a_template_that_knows_it() -> None:
     [
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
-        ({"continue_final_message": True, "add_generation_prompt": True}, None),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ],
 )
 async def test_what_cannot_steer_is_refused(fields: dict[str, Any], param: str | None) -> None:

@@ -1,8 +1,11 @@
 """Wrong requests get a 4xx whose body names the field; none may become a 500."""
 
+import json
 from typing import Any
 
 import pytest
+from tests.engine.byte_tokenizer import make_tokenizer
+from tests.engine.chat_messages import TOOL_TEMPLATE
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import chat_body, client_of, make_state, serving
 
@@ -37,9 +40,9 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (CHAT, chat_body(logit_bias={"100000": 1}), "logit_bias", "100000"),
     (CHAT, chat_body(stop_token_ids=[100_000]), "stop_token_ids", "100000"),
     (CHAT, chat_body(stop_token_ids=[-1]), "stop_token_ids.0", "greater than or equal to 0"),
-    (CHAT, chat_body(top_logprobs=2), None, "'top_logprobs' is only allowed"),
+    (CHAT, chat_body(top_logprobs=2), "top_logprobs", "'top_logprobs' is only allowed"),
     (CHAT, chat_body(logprobs=True, top_logprobs=21), "top_logprobs", "less than or equal to 20"),
-    (CHAT, chat_body(stream_options={"include_usage": True}), None, "'stream_options'"),
+    (CHAT, chat_body(stream_options={"include_usage": True}), "stream_options", "only allowed"),
     (CHAT, chat_body(seed=2**63), "seed", "less than"),
     (CHAT, chat_body(min_tokens=50, max_tokens=4), "min_tokens", "min_tokens is 50"),
     (CHAT, chat_body(tools=[{"type": "function"}]), "tools.0.function", "Missing required"),
@@ -57,7 +60,21 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
         "messages.0.role",
         "'king'",
     ),
-    (CHAT, {"model": "echo", "messages": [{"role": "user"}]}, "messages.0", "needs 'content'"),
+    (
+        CHAT,
+        {"model": "echo", "messages": [{"role": "user"}]},
+        "messages.0.content",
+        "needs 'content'",
+    ),
+    (
+        CHAT,
+        {"model": "echo", "messages": [{"role": "user", "content": [{"type": "speech"}]}]},
+        "messages.0.content.0",
+        "'type' should be one of 'text', 'refusal'",
+    ),
+    (CHAT, chat_body(response_format={}), "response_format.type", "Missing required"),
+    (CHAT, chat_body(chat_template_kwargs={"self": 1}), "chat_template_kwargs", "'self'"),
+    (CHAT, chat_body(guided_regex="a", guided_choice=["b"]), "guided_choice", "only one of"),
     (
         CHAT,
         {"model": "echo", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
@@ -88,7 +105,7 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (COMPLETIONS, completion(suffix="end"), "suffix", "not supported"),
     (COMPLETIONS, completion(guided_json=3), "guided_json", "Invalid value"),
     (COMPLETIONS, completion(logprobs=True), "logprobs", "valid integer"),
-    (COMPLETIONS, completion(prompt_logprobs=1, stream=True), None, "'prompt_logprobs'"),
+    (COMPLETIONS, completion(prompt_logprobs=1, stream=True), "prompt_logprobs", "stream"),
     (COMPLETIONS, completion(cache_salt=""), "cache_salt", "at least 1 character"),
 ]
 
@@ -104,6 +121,49 @@ async def test_wrong_request_is_a_400_that_names_the_field(
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
     assert engine.requests == []
+
+
+@pytest.mark.parametrize("depth", [900, 50_000])
+@pytest.mark.parametrize("template", [TOOL_TEMPLATE, None], ids=["tools", "no tools"])
+async def test_arguments_of_too_many_levels_are_a_400(depth: int, template: str | None) -> None:
+    """They are JSON in a string of the body, so the body's own limit does not see them."""
+    arguments = '{"a": ' * depth + "1" + "}" * depth
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "tool_calls": [call]}]
+    tokenizer = make_tokenizer(chat_template=template) if template else make_tokenizer()
+    async with serving(EchoEngine(always("x")), tokenizer) as client:
+        error = await client.refused(CHAT, {"model": "echo", "messages": messages})
+    assert error["param"] == "messages"
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"content-type": "text/plain"}, "'content-type: application/json', got 'text/plain'"),
+        ({"content-type": "application/x-www-form-urlencoded"}, "got 'application/x-www"),
+        ({}, "got ''"),
+        (
+            {"content-type": "application/json", "content-encoding": "gzip"},
+            "'content-encoding: gzip' is not supported",
+        ),
+    ],
+)
+async def test_a_body_that_is_declared_to_be_no_json_is_a_415(
+    headers: dict[str, str], words: str
+) -> None:
+    async with serving(EchoEngine(always("x"))) as client:
+        content = json.dumps(completion())
+        response = await client.http.post(COMPLETIONS, content=content, headers=headers)
+    assert response.status_code == 415
+    assert words in response.json()["error"]["message"]
+
+
+async def test_json_may_be_declared_with_a_charset() -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8", "content-encoding": "identity"}
+    async with serving(EchoEngine(always("x"))) as client:
+        content = json.dumps(completion())
+        response = await client.http.post(COMPLETIONS, content=content, headers=headers)
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(

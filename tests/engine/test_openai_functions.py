@@ -201,7 +201,7 @@ async def respond_with_allowed(client: Client) -> None:
                     "tools": [{"type": "function", "function": {"name": "x"}}],
                 },
             },
-            None,
+            "tool_choice",
         ),
     ],
 )

@@ -177,12 +177,12 @@ async def test_a_named_call_ends_with_stop_as_openais_does():
     ("fields", "param"),
     [
         ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
-        ({"tool_choice": "required"}, None),
+        ({"tool_choice": "required"}, "tool_choice"),
         (
             {"tools": TOOLS[:1], "tool_choice": {"type": "function", "function": {"name": "x"}}},
-            None,
+            "tool_choice",
         ),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, None),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
         ({"tools": [TOOLS[0]] * 200}, "tools"),

@@ -169,6 +169,13 @@ def test_json_that_is_no_call_is_not_held_back():
     assert reader.take().content == '{"answer": "'
 
 
+def test_a_call_with_a_value_of_too_many_levels_is_read_on():
+    reader = tool_reader(HERMES)
+    deep = "[" * 50_000 + "]" * 50_000
+    message = read(reader, [f'<tool_call>{{"id": {deep}, "name": "time", "arguments": {PARIS}}}'])
+    assert message.calls == [("time", PARIS)]
+
+
 def test_ids_of_mistral_are_nine_letters_and_digits():
     reader = tool_reader(MISTRAL)
     reader.push("[TOOL_CALLS]time{}")

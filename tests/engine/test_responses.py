@@ -126,10 +126,23 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"max_output_tokens": 10**6}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema", "schema": {"$ref": "#/no"}}}},
          "text.format.schema"),
-        ({"tools": TOOLS[:1], "tool_choice": {"type": "function", "name": "x"}}, None),
+        ({"tools": TOOLS[:1], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+        ({"input": [{"role": "user"}]}, "input.0.content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
+         "input"),
     ],
 )  # fmt: skip
 async def test_wrong_requests_name_the_field(fields, param):
     async with client_of(state_of(engine_of("x"))) as client:
         error = await client.refused(RESPONSES, body_of(**fields))
     assert error["param"] == param
+
+
+async def test_a_complaint_speaks_of_this_endpoints_fields():
+    """Although the request goes the way of a chat."""
+    async with client_of(state_of(engine_of("x"))) as client:
+        long = await client.refused(RESPONSES, body_of(max_output_tokens=10**6))
+        effort = await client.refused(RESPONSES, body_of(reasoning={"effort": "low"}))
+    assert "'max_output_tokens' asks for 1000000 more" in long["message"]
+    assert "'reasoning.effort' 'low' is not supported" in effort["message"]

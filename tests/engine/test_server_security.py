@@ -163,7 +163,8 @@ async def test_body_that_does_not_come_is_given_up() -> None:
         await server.until_status("/readyz", 200)
         host, port = server.http.base_url.host, server.http.base_url.port
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        headers = b"Host: x\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
+        writer.write(b"POST /v1/completions HTTP/1.1\r\n" + headers + b"\r\n{")
         line = await asyncio.wait_for(reader.readline(), 20)
         writer.close()
     assert line.startswith(b"HTTP/1.1 408")

@@ -30,6 +30,7 @@ from octavo_engine.server.state import Loaded, Phase, ServerState
 from octavo_engine.text.tokenizer import Tokenizer
 
 URLS = ("/v1/chat/completions", "/v1/completions")
+_HEADERS = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class _Run:
             return _refusal(request, 400, "a request of a batch cannot be streamed", "stream")
         content = msgspec.json.encode(request.body)
         while True:
-            response = await client.post(request.url, content=content)
+            response = await client.post(request.url, content=content, headers=_HEADERS)
             if self._engine.death is not None:
                 raise EngineDead(self._engine.death)
             if response.status_code != 429:

@@ -241,6 +241,6 @@ def _loaded(text: str) -> object:
     """None for what is no JSON, which no name and no key is."""
     try:
         value: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value

@@ -64,7 +64,7 @@ def from_engine(error: OctavoError) -> ApiError:
     match error:
         case RequestError():
             too_long = type(error).__name__ == "PromptTooLong"
-            code = "context_length_exceeded" if too_long else None
+            code = "context_length_exceeded" if too_long else "invalid_value"
             return ApiError(400, str(error), param=error.param, code=code)
         case QueueFull():
             return ApiError(429, str(error), code="queue_full", retry_after_s=1)

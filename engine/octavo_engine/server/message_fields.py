@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from octavo_engine.server.field_errors import InvalidField
+
 
 class TextPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -69,9 +71,10 @@ class ChatMessage(BaseModel):
     def _check_content(self) -> "ChatMessage":
         calls = self.tool_calls or self.function_call
         if self.content is None and not (self.role == "assistant" and calls):
-            raise ValueError(f"a message of role '{self.role}' needs 'content'")
+            raise InvalidField("content", f"a message of role '{self.role}' needs 'content'")
         if self.tool_calls and self.function_call:
-            raise ValueError("a message has either 'tool_calls' or 'function_call'")
+            message = "a message has either 'tool_calls' or 'function_call'"
+            raise InvalidField("function_call", message)
         if self.role == "function" and not self.name:
-            raise ValueError("a message of role 'function' needs 'name'")
+            raise InvalidField("name", "a message of role 'function' needs 'name'")
         return self

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from octavo_engine.server.errors import ApiError
-from octavo_engine.server.unsupported import UnsupportedField
+from octavo_engine.server.field_errors import InvalidField, UnsupportedField
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -22,8 +22,10 @@ _UNION_BRANCHES = (
 )
 """Parts of a pydantic location that name a branch of a type, not a field of the request; models,
 too, are named as such, and theirs are the only names with capitals."""
-_TAGGED_FIELDS = ("response_format", "content", "tool_choice")
+_TAGGED_FIELDS = ("response_format", "format", "tool_choice")
 """Whose location goes on with the value of `type`."""
+_LISTS_OF_TAGGED = ("content", "input", "output")
+"""Whose items' locations do."""
 
 
 def parse_body(body: bytes, kind: type[R]) -> R:
@@ -31,32 +33,55 @@ def parse_body(body: bytes, kind: type[R]) -> R:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise _explain(error.errors(include_url=False)) from error
+        raise explain(error) from error
 
 
-def _explain(problems: Sequence[Any]) -> ApiError:
-    problem = _most_specific(problems)
+def explain(error: ValidationError) -> ApiError:
+    """The 400 that says in one sentence which field is wrong, and how."""
+    problem = _most_specific(error.errors(include_url=False))
     cause = problem.get("ctx", {}).get("error")
-    if isinstance(cause, UnsupportedField):
-        return ApiError(400, str(cause), param=cause.name, code="unsupported_parameter")
     param = field_path(problem["loc"])
+    if problem["type"] == "json_invalid":
+        return ApiError(400, f"The body is not valid JSON: {cause}", code="invalid_json")
+    if problem["type"] == "value_error":
+        return _explain_own(cause, param)
+    if not param:
+        message = f"The body should be an object, got {_shown(problem)}."
+        return ApiError(400, message, code="invalid_type")
+    return _explain_field(problem, param)
+
+
+def _explain_own(cause: Any, param: str) -> ApiError:
+    """What our own validators complain of."""
+    if isinstance(cause, InvalidField):
+        param = f"{param}.{cause.name}" if param else cause.name
+    is_unsupported = isinstance(cause, UnsupportedField)
+    code = "unsupported_parameter" if is_unsupported else "invalid_value"
+    return ApiError(400, str(cause), param=param or None, code=code)
+
+
+def _explain_field(problem: Any, param: str) -> ApiError:
+    words = problem["msg"]
     match problem["type"]:
-        case "json_invalid":
-            message = f"The body is not valid JSON: {problem['ctx']['error']}"
-            return ApiError(400, message, code="invalid_json")
         case "extra_forbidden":
             message = f"Unrecognized request argument supplied: {param}"
             return ApiError(400, message, param=param, code="unknown_parameter")
         case "missing":
             message = f"Missing required parameter: '{param}'."
             return ApiError(400, message, param=param, code="missing_required_parameter")
-        case "value_error":
-            return ApiError(400, str(cause), param=param or None, code="invalid_value")
-    given = repr(problem.get("input"))
-    given = given if len(given) <= 80 else given[:77] + "..."
-    message = f"Invalid value for '{param}': {problem['msg']}, got {given}."
+        case "union_tag_not_found":
+            message = f"Missing required parameter: '{param}.type'."
+            return ApiError(400, message, param=f"{param}.type", code="missing_required_parameter")
+        case "union_tag_invalid":
+            words = f"'type' should be one of {problem['ctx']['expected_tags']}"
+    message = f"Invalid value for '{param}': {words}, got {_shown(problem)}."
     code = "invalid_type" if problem["type"].endswith("_type") else "invalid_value"
-    return ApiError(400, message, param=param or None, code=code)
+    return ApiError(400, message, param=param, code=code)
+
+
+def _shown(problem: Any) -> str:
+    given = repr(problem.get("input"))
+    return given if len(given) <= 80 else given[:77] + "..."
 
 
 def _most_specific(problems: Sequence[Any]) -> Any:
@@ -85,9 +110,10 @@ def field_path(loc: Sequence[int | str]) -> str:
 
 def _is_tag(before: Sequence[int | str]) -> bool:
     parents = [part for part in before if isinstance(part, str) and not _is_branch(part)]
-    if not parents or parents[-1] not in _TAGGED_FIELDS:
+    if not parents:
         return False
-    return parents[-1] != "content" or isinstance(before[-1], int)
+    is_item = isinstance(before[-1], int)
+    return parents[-1] in (_LISTS_OF_TAGGED if is_item else _TAGGED_FIELDS)
 
 
 def _is_branch(part: str) -> bool:

@@ -55,6 +55,14 @@ def prepare_chat(
 
 
 def render_prompt(fields: ChatCompletionRequest, loaded: Loaded) -> str:
+    try:
+        return _rendered(fields, loaded)
+    except RecursionError as error:
+        # Arguments of earlier calls are JSON within strings, which the body's own limit misses.
+        raise RequestError("the messages hold JSON of too many levels", "messages") from error
+
+
+def _rendered(fields: ChatCompletionRequest, loaded: Loaded) -> str:
     tokenizer = loaded.tokenizer
     continues = fields.continue_final_message or False
     tools = [tool.model_dump(exclude_none=True) for tool in fields.offered_tools]

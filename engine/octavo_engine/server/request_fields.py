@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from octavo_engine.server.field_errors import InvalidField, UnsupportedField
 from octavo_engine.server.message_fields import ChatMessage
 from octavo_engine.server.structure_fields import StructureFields
 from octavo_engine.server.tool_fields import ToolFields
-from octavo_engine.server.unsupported import UnsupportedField
 
 MAX_N = 128
 MAX_STOPS = 32
@@ -112,9 +112,13 @@ class SamplingFields(GenerationFields, StructureFields):
     @model_validator(mode="after")
     def _check_combinations(self) -> "SamplingFields":
         if self.stream_options is not None and not self.stream:
-            raise ValueError("'stream_options' is only allowed when 'stream' is true")
+            raise InvalidField(
+                "stream_options", "'stream_options' is only allowed when 'stream' is true"
+            )
         if self.prompt_logprobs is not None and self.stream:
-            raise ValueError("'prompt_logprobs' is not available when 'stream' is true")
+            raise InvalidField(
+                "prompt_logprobs", "'prompt_logprobs' is not available when 'stream' is true"
+            )
         return self
 
     @property
@@ -142,7 +146,9 @@ class CompletionRequest(SamplingFields):
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise UnsupportedField("best_of")
         if self.echo and self.stream and self.logprobs is not None:
-            raise ValueError("'echo' with 'logprobs' is not available when 'stream' is true")
+            raise InvalidField(
+                "logprobs", "'echo' with 'logprobs' is not available when 'stream' is true"
+            )
         return self
 
 
@@ -177,9 +183,12 @@ class ChatCompletionRequest(ToolFields, SamplingFields):
     @model_validator(mode="after")
     def _check_chat(self) -> "ChatCompletionRequest":
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("'top_logprobs' is only allowed when 'logprobs' is true")
+            raise InvalidField(
+                "top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true"
+            )
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError(
-                "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+            raise InvalidField(
+                "continue_final_message",
+                "'continue_final_message' and 'add_generation_prompt' cannot both be true",
             )
         return self

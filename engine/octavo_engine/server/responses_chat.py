@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from octavo_engine.errors import RequestError
+from octavo_engine.server.parse import explain
 from octavo_engine.server.prepare import Prepared, prepare_chat
 from octavo_engine.server.request_fields import ChatCompletionRequest
 from octavo_engine.server.responses_fields import (
@@ -38,10 +39,16 @@ def prepare_response(
     try:
         prepared = prepare_chat(as_chat(fields), loaded, request_id, arrival_time_s)
     except RequestError as error:
-        error.param = _OWN_NAMES.get(error.param or "", error.param)
-        raise
+        raise _in_own_names(error) from error
     param = prepared.grammar_param
     return replace(prepared, grammar_param=_OWN_NAMES.get(param, param))
+
+
+def _in_own_names(error: RequestError) -> RequestError:
+    """The same complaint about the field that this endpoint's client has sent."""
+    param, message = error.param or "", str(error)
+    own = _OWN_NAMES.get(param) or _OWN_NAMES.get(param.partition(".")[0], param)
+    return type(error)(message.replace(f"'{param}'", f"'{own}'"), own or None)
 
 
 def as_chat(fields: ResponsesRequest) -> ChatCompletionRequest:
@@ -62,11 +69,8 @@ def as_chat(fields: ResponsesRequest) -> ChatCompletionRequest:
     try:
         return ChatCompletionRequest.model_validate(chat)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        cause = problem.get("ctx", {}).get("error", problem["msg"])
-        raise RequestError(
-            str(cause), str(problem["loc"][0]) if problem["loc"] else None
-        ) from error
+        complaint = explain(error)
+        raise _in_own_names(RequestError(str(complaint), complaint.param)) from error
 
 
 def messages_of(fields: ResponsesRequest) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from octavo_engine.server.field_errors import InvalidField
 from octavo_engine.server.request_fields import MAX_TOP_LOGPROBS, Effort, GenerationFields
 from octavo_engine.server.structure_fields import JsonObjectFormat, TextFormat
 from octavo_engine.server.tool_fields import MAX_TOOLS, FunctionName
@@ -219,7 +220,9 @@ class ResponsesRequest(GenerationFields):
     @model_validator(mode="after")
     def _check_logprobs(self) -> "ResponsesRequest":
         if self.top_logprobs is not None and not self.wants_logprobs:
-            raise ValueError(f"'top_logprobs' is only allowed when 'include' has '{LOGPROBS}'")
+            raise InvalidField(
+                "top_logprobs", f"'top_logprobs' is only allowed when 'include' has '{LOGPROBS}'"
+            )
         return self
 
     @property

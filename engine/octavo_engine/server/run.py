@@ -216,6 +216,8 @@ def _uvicorn_config(
         access_log=False,
         lifespan="off",
         http=BoundedHttp,
+        ws="none",
+        server_header=False,
         timeout_keep_alive=75,  # longer than load balancers keep theirs
         timeout_graceful_shutdown=int(_LAST_WORDS_S),
     )

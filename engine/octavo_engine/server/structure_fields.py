@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from octavo_engine.server.field_errors import InvalidField
+
 MAX_CHOICES = 2000
 MAX_PATTERN_CHARS = 16 * 1024
 MAX_GRAMMAR_CHARS = 128 * 1024
@@ -91,5 +93,6 @@ class StructureFields(BaseModel):
         if isinstance(self.response_format, TextFormat):
             given.remove("response_format")
         if len(given) > 1:
-            raise ValueError(f"only one of {' and '.join(repr(name) for name in given)} is allowed")
+            names = " and ".join(repr(name) for name in given)
+            raise InvalidField(given[-1], f"only one of {names} is allowed")
         return self

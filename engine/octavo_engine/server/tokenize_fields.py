@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from octavo_engine.server.field_errors import InvalidField
 from octavo_engine.server.message_fields import ChatMessage
 from octavo_engine.server.request_fields import TokenId
 from octavo_engine.server.tool_fields import MAX_TOOLS, Tool
@@ -30,8 +31,9 @@ class TokenizeRequest(BaseModel):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("needs either 'prompt' or 'messages'")
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError(
-                "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+            raise InvalidField(
+                "continue_final_message",
+                "'continue_final_message' and 'add_generation_prompt' cannot both be true",
             )
         return self
 

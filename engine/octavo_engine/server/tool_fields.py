@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from octavo_engine.server.field_errors import InvalidField
+
 MAX_TOOLS = 128
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -76,16 +78,16 @@ class ToolFields(BaseModel):
     @model_validator(mode="after")
     def _check_tools(self) -> "ToolFields":
         self._take_functions()
+        tools, choice = self._tools_param, self._choice_param
         names = [tool.function.name for tool in self.tools or []]
         if len(set(names)) < len(names):
-            raise ValueError(f"'{self._tools_param}' has two functions of one name")
+            raise InvalidField(tools, f"'{tools}' has two functions of one name")
         if self.must_call and not names:
-            raise ValueError(f"'{self._choice_param}' asks for a call without any function")
+            raise InvalidField(choice, f"'{choice}' asks for a call without any function")
         for name in self._chosen_names():
             if name not in names:
-                raise ValueError(
-                    f"'{self._choice_param}' names {name!r}, which is not in '{self._tools_param}'"
-                )
+                message = f"'{choice}' names {name!r}, which is not in '{tools}'"
+                raise InvalidField(choice, message)
         return self
 
     @property
@@ -139,7 +141,8 @@ class ToolFields(BaseModel):
         if not self.functions and self.function_call is None:
             return
         if self.tools is not None or self.tool_choice is not None:
-            raise ValueError("'functions' and 'function_call' cannot go with 'tools'")
+            name = "function_call" if self.functions is None else "functions"
+            raise InvalidField(name, "'functions' and 'function_call' cannot go with 'tools'")
         self.tools = [Tool(type="function", function=each) for each in self.functions or []]
         self.parallel_tool_calls = False
         self.tool_choice = (

@@ -161,7 +161,7 @@ class Tokenizer:
         """Variables for the template may not replace the template itself or how it is applied."""
         own = inspect.signature(self.hf_tokenizer.apply_chat_template).parameters
         for name in template_kwargs:
-            if name in own or name == "messages":
+            if name in own or name in ("self", "messages"):
                 raise RequestError(
                     f"chat_template_kwargs: {name!r} is not a variable of the template",
                     "chat_template_kwargs",
