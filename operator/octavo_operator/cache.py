@@ -5,8 +5,10 @@ Newer always wins, whatever the order of arrival. Holds no decision and does no 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from octavo_operator.kinds import (
+    CONFIG_MAP,
     INFERENCE_SERVICE,
     POD,
     REPLICA_SET,
@@ -20,7 +22,7 @@ ServiceKey = tuple[str, str]
 """Namespace and name of an InferenceService."""
 _ObjectKey = tuple[str, str]
 """Name of the kind, name of the object."""
-_BY_LABEL = (POD.name, REPLICA_SET.name)
+_BY_LABEL = (POD.name, REPLICA_SET.name, CONFIG_MAP.name)
 """Kinds whose objects bear names of their own."""
 
 
@@ -90,11 +92,11 @@ class ObjectCache:
             for (kind_name, name), body in objects.items()
             if name == key[1] and kind_name not in (*_BY_LABEL, INFERENCE_SERVICE.name)
         }
-        pods, replica_sets = (
+        pods, replica_sets, config_maps = (
             tuple(sorted(_of_kind(objects, kind), key=lambda body: str(body["metadata"]["name"])))
-            for kind in (POD, REPLICA_SET)
+            for kind in (POD, REPLICA_SET, CONFIG_MAP)
         )
-        return Snapshot(children, pods, replica_sets)
+        return Snapshot(children, pods, replica_sets, config_maps=config_maps)
 
     def _forget_deletions(self, kind: Kind, namespace: str | None, version: int) -> None:
         """Of before a listing: it has told what was gone then."""
@@ -116,8 +118,16 @@ def service_key(kind: Kind, body: Manifest) -> ServiceKey | None:
     metadata = body["metadata"]
     if kind.name not in _BY_LABEL:
         return metadata["namespace"], metadata["name"]
-    name = metadata.get("labels", {}).get(SERVICE_LABEL)
+    name = metadata.get("labels", {}).get(SERVICE_LABEL) or _owner(metadata)
     return None if name is None else (metadata["namespace"], name)
+
+
+def _owner(metadata: Mapping[str, Any]) -> str | None:
+    """The InferenceService that owns it: of a child that has lost its label."""
+    for owner in metadata.get("ownerReferences", []):
+        if owner["kind"] == INFERENCE_SERVICE.name:
+            return str(owner["name"])
+    return None
 
 
 def _of_kind(objects: Mapping[_ObjectKey, Manifest], kind: Kind) -> list[Manifest]:

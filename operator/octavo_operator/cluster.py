@@ -11,7 +11,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from octavo_operator.errors import ApiError, ApiRejected, ApiUnavailable
-from octavo_operator.kinds import FIELD_MANAGER, Kind, Manifest, kind_of
+from octavo_operator.kinds import FIELD_MANAGER, POD, Kind, Manifest, kind_of
 from octavo_operator.metrics import Metrics
 
 _REQUEST_TIMEOUT_S = 30
@@ -118,6 +118,36 @@ class Cluster:
                 return False
             raise
         return any(one["name"] == kind.plural for one in found["resources"])
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """That very object; nothing where it has gone already."""
+        try:
+            await self._call(
+                "DELETE",
+                kind,
+                kind.path(namespace, name),
+                body={"preconditions": {"uid": uid}, "propagationPolicy": "Background"},
+            )
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def evict(self, namespace: str, name: str, uid: str) -> bool:
+        """As a drain does, within the pod's budgets; False where that very pod has gone already."""
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = POD.path(namespace, name) + "/eviction"
+        try:
+            await self._call("POST", POD, path, body=eviction, verb="EVICT")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
 
     async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
         return await self._call(

@@ -90,6 +90,8 @@ class OperatorConfig(_Section):
     """Everything is listed and compared anew this often, whatever events came."""
     surge_wait_seconds: float = Field(default=60, ge=0)
     """How long a surge may wait for an accelerator, before an old replica is taken first."""
+    evict_after_gpu_faults: bool = True
+    """Whether a pod that ends by GPU faults again and again is evicted: it keeps a broken GPU."""
     workers: int = Field(default=8, ge=1, le=64)
     """Services that are reconciled at the same time."""
     health_port: int = Field(default=8080, ge=0, le=65535)

@@ -46,8 +46,8 @@ class Controller:
         self._stop = stop
         self._cache = ObjectCache()
         self._queue = WorkQueue()
-        wished = OPTIONAL_KINDS if config.pod_monitors.install else ()
-        self._optional = OptionalKinds(cluster, wished)
+        # Also where they are not wished any more: those that were made have to go.
+        self._optional = OptionalKinds(cluster, OPTIONAL_KINDS)
         self._samples = SampleReader(self._cache, metrics, config.samples)
         self._autoscaler = Autoscaler(self._samples.load, metrics)
         self._reconciler = Reconciler(
@@ -63,6 +63,7 @@ class Controller:
             connection.own_namespace(),
             config.pod_monitors,
             self._optional,
+            config.evict_after_gpu_faults,
         )
         self.resync = Resync(
             cluster,

@@ -53,6 +53,14 @@ def overdue(pod: Pod, limits: Limits, now: datetime) -> Cause | None:
     return Cause(Reason.PROGRESS_DEADLINE_EXCEEDED, name, sentence)
 
 
+def is_starting(pod: Pod, limits: Limits, now: datetime) -> bool:
+    """Whether it is on a node, on its way without trouble, and within its time."""
+    if not pod.get("spec", {}).get("nodeName") or pod_causes.is_leaving(pod):
+        return False
+    span = _span(pod, limits)
+    return span is not None and now < span.end and pod_causes.cause(pod) is None
+
+
 def next_in_s(pods: Iterable[Pod], limits: Limits, now: datetime) -> float | None:
     """Seconds until the first of them will have overstayed; None when none is on its way."""
     spans = [_span(pod, limits) for pod in pods]

@@ -52,6 +52,18 @@ def earlier_pods(snapshot: Snapshot) -> tuple[Manifest, ...]:
     return tuple(pod for pod in snapshot.pods if pod not in newest)
 
 
+def is_settled(snapshot: Snapshot) -> bool:
+    """Whether all pods are of the newest template, and no other will be made."""
+    newest, found = newest_hash(snapshot), workload(snapshot)
+    if newest is None or found is None or earlier_pods(snapshot):
+        return False
+    if found.get("kind") == STATEFUL_SET.name:  # one that dies meanwhile is made anew as it was
+        return bool(found["status"].get("currentRevision") == newest)
+    return not any(
+        one["spec"]["replicas"] for one in snapshot.replica_sets if hash_of(one) != newest
+    )
+
+
 def hash_of(body: Manifest) -> str | None:
     """Of a pod or a ReplicaSet."""
     labels = body["metadata"].get("labels", {})

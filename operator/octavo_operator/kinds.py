@@ -18,8 +18,8 @@ MANAGED_SELECTOR = f"{MANAGED_BY_LABEL}={FIELD_MANAGER},{SERVICE_LABEL}"
 """What is watched of children and pods; one that loses a label is told as deleted."""
 APPLIED_ANNOTATION = f"{GROUP}/applied"
 """Digest of the manifest that was applied last; tells a changed wish from a drifted object."""
-SETTINGS_ANNOTATION = f"{GROUP}/settings"
-"""On pods: digest of the files that they get from their service's ConfigMap."""
+TEMPLATE_ANNOTATION = f"{GROUP}/pod-template"
+"""On what keeps the pods: their template as it was applied, and what it was made of."""
 
 
 @dataclass(frozen=True)

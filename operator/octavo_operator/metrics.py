@@ -28,6 +28,17 @@ class Metrics:
             ["kind", "cause"],
             registry=self.registry,
         )
+        self.removed = Counter(
+            "octavo_operator_removed_objects",
+            "Objects removed since no setting asks for them any more, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.evicted = Counter(
+            "octavo_operator_evicted_pods",
+            "Pods evicted since their accelerator is broken.",
+            registry=self.registry,
+        )
         self.queue_length = Gauge(
             "octavo_operator_queue_length",
             "Services that wait for a reconcile.",

@@ -34,7 +34,7 @@ def diff(wanted: Iterable[Manifest], observed: Snapshot, owner_uid: str) -> Plan
     foreign: list[Manifest] = []
     leaving: list[Manifest] = []
     for manifest in wanted:
-        found = observed.child(kind_of(manifest))
+        found = observed.named(kind_of(manifest), manifest["metadata"]["name"])
         if found is None:
             items.append(Item(manifest, "missing", ""))
         elif found["metadata"].get("deletionTimestamp") or _predecessors(manifest, found):

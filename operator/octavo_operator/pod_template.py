@@ -5,14 +5,12 @@ Nothing here depends on the number of replicas: a change of scale changes no pod
 
 from octavo_operator import deadlines, merge
 from octavo_operator.api import InferenceService
-from octavo_operator.child import digest
 from octavo_operator.config import EngineDefaults
 from octavo_operator.engine_args import ENGINE_PORT, TERMINATION_LOG, serve_args
 from octavo_operator.fetch_container import fetch_container, with_engines_overlay
-from octavo_operator.kinds import SETTINGS_ANNOTATION, Manifest
+from octavo_operator.kinds import Manifest
 from octavo_operator.model_source import Fetched
 from octavo_operator.pod_volumes import mounts, volumes
-from octavo_operator.settings_files import settings_files
 
 CONTAINER_NAME = "engine"
 UNROUTE_SECONDS = 5
@@ -28,7 +26,7 @@ def pod_template(
     base: Manifest = {
         "metadata": {
             "labels": labels,
-            "annotations": _annotations(service),
+            "annotations": {"kubectl.kubernetes.io/default-container": CONTAINER_NAME},
         },
         "spec": _pod_spec(service, defaults),
     }
@@ -40,15 +38,6 @@ def pod_template(
         template = merge.overlay(template, over)
         template = with_engines_overlay(template, over, CONTAINER_NAME)
     return template
-
-
-def _annotations(service: InferenceService) -> dict[str, str]:
-    annotations = {"kubectl.kubernetes.io/default-container": CONTAINER_NAME}
-    files = settings_files(service)
-    if files:
-        # Changed files alone would change no template, and so reach no pod that runs.
-        annotations[SETTINGS_ANNOTATION] = digest(files)
-    return annotations
 
 
 def _pod_spec(service: InferenceService, defaults: EngineDefaults) -> Manifest:

@@ -5,7 +5,7 @@ from octavo_operator.engine_args import API_KEYS_FILE, API_KEYS_FOLDER, SETTINGS
 from octavo_operator.fetch_container import SECRET_VOLUME
 from octavo_operator.kinds import Manifest
 from octavo_operator.model_source import Fetched
-from octavo_operator.settings_files import settings_files
+from octavo_operator.settings_files import config_map_name
 
 _API_KEYS = "api-keys"
 _SETTINGS = "settings"
@@ -21,8 +21,9 @@ def volumes(service: InferenceService) -> list[Manifest]:
     secret = service.spec.model.secret_ref
     if secret is not None and isinstance(service.model_source, Fetched):
         found.append({"name": SECRET_VOLUME, "secret": {"secretName": secret.name}})
-    if settings_files(service):
-        found.append({"name": _SETTINGS, "configMap": {"name": service.name}})
+    settings = config_map_name(service)
+    if settings is not None:
+        found.append({"name": _SETTINGS, "configMap": {"name": settings}})
     if service.spec.auth is not None:
         reference = service.spec.auth.api_keys_secret_ref
         items = [{"key": reference.key, "path": API_KEYS_FILE}]
@@ -37,7 +38,7 @@ def mounts(service: InferenceService) -> list[Manifest]:
     ]
     if service.accelerator_count > 1:
         found.append({"name": "shm", "mountPath": "/dev/shm"})
-    if settings_files(service):
+    if config_map_name(service) is not None:
         found.append({"name": _SETTINGS, "mountPath": SETTINGS_FOLDER, "readOnly": True})
     if service.spec.auth is not None:
         # The whole volume: a subPath would never see a changed Secret.

@@ -10,17 +10,18 @@ from octavo_operator.kinds import NETWORK_POLICY, POD_DISRUPTION_BUDGET, Manifes
 _NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 
-def disruption_budget(service: InferenceService) -> Manifest:
-    return {
-        **child(service, POD_DISRUPTION_BUDGET),
-        "spec": {
-            # Not minAvailable: with one replica it would hold up every drain of its node for ever.
-            "maxUnavailable": 1,
-            "selector": selector(service),
-            # A replica that does not answer serves nobody: it may go at any time.
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        },
-    }
+def disruption_budget(service: InferenceService, *, protects_start: bool = False) -> Manifest:
+    """`protects_start`: while a replica that the service lacks is on its way, nobody may evict it.
+
+    An eviction that only moves pods, as a consolidation of nodes does, would begin its start anew.
+    """
+    # Not minAvailable: with one replica it would hold up every drain of its node for ever.
+    spec: Manifest = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    if protects_start:
+        spec = {"maxUnavailable": 0, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
+    # A replica that does not answer, and is not on its way, may go at any time: it serves nobody.
+    spec["selector"] = selector(service)
+    return {**child(service, POD_DISRUPTION_BUDGET), "spec": spec}
 
 
 def network_policy(

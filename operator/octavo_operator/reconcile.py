@@ -17,9 +17,13 @@ from octavo_operator import (
     children,
     creation_events,
     deadlines,
+    evictions,
     facts,
+    generations,
     mount_events,
+    obsolete,
     plan,
+    pod_causes,
     rollouts,
     scale_status,
     startup,
@@ -33,7 +37,7 @@ from octavo_operator.config import EngineDefaults, PodMonitorSettings
 from octavo_operator.errors import ApiRejected, InvalidService
 from octavo_operator.events import EventWriter
 from octavo_operator.facts import Problem
-from octavo_operator.kinds import INFERENCE_SERVICE, Manifest, kind_of
+from octavo_operator.kinds import INFERENCE_SERVICE, Kind, Manifest, kind_of
 from octavo_operator.metrics import Metrics
 from octavo_operator.optional_kinds import OptionalKinds
 from octavo_operator.reasons import Reason
@@ -73,6 +77,7 @@ class Reconciler:
     operator_namespace: str
     monitors: PodMonitorSettings
     optional: OptionalKinds
+    evicts_faulty: bool = True
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Raises ApiUnavailable; try again later."""
@@ -99,6 +104,11 @@ class Reconciler:
         carried = replace(carried, snapshot=carried.snapshot.since(since))
         carried = await self._with_events(key, carried)
         await self._tell(body, service, carried, log)
+        if self.evicts_faulty:
+            again_s = await evictions.evict_faulty(
+                self.cluster, self.events, self.metrics, body, carried.snapshot
+            )
+            self._look_again(key, again_s)
         return carried.outcome
 
     async def _carry_out(self, service: InferenceService, log: Log) -> _Carried:
@@ -114,7 +124,8 @@ class Reconciler:
             self.defaults,
             namespace,
             self.monitors,
-            self.optional.served,
+            self._optional(),
+            self._seen(service, snapshot, scale.replicas),
         )
         todo = plan.diff(wanted, snapshot, service.uid)
         own = replace(snapshot, children=_own(snapshot, service.uid))
@@ -138,14 +149,40 @@ class Reconciler:
             self.metrics.applied.labels(kind.name, item.cause).inc()
             self.cache.put(kind, applied)
             own = own.with_child(applied)
-        return _Carried(own, scale, "applied" if todo.items else "unchanged", step=step)
+        if todo.items:
+            return _Carried(own, scale, "applied", step=step)
+        for child in obsolete.obsolete(wanted, snapshot, service.uid):
+            try:
+                await self._remove(child, log)
+            except ApiRejected as error:
+                return _Carried(own, scale, "rejected", not_applied=_not_removed(child, error))
+        return _Carried(own, scale, "unchanged", step=step)
+
+    def _seen(self, service: InferenceService, snapshot: Snapshot, replicas: int) -> children.Seen:
+        limits = deadlines.limits(_progress_deadline_s(service))
+        now = self.now()
+        num_ready = sum(pod_causes.is_ready(pod) for pod in snapshot.pods)
+        is_starting = any(deadlines.is_starting(pod, limits, now) for pod in snapshot.pods)
+        protects_start = is_starting and num_ready < replicas
+        return children.Seen(generations.workload(snapshot), protects_start)
+
+    def _optional(self) -> tuple[Kind, ...]:
+        """Of the optional kinds, those that services get."""
+        return self.optional.served if self.monitors.install else ()
+
+    async def _remove(self, child: Manifest, log: Log) -> None:
+        kind, metadata = kind_of(child), child["metadata"]
+        name = metadata["name"]
+        await self.cluster.delete(kind, metadata["namespace"], name, metadata["uid"])
+        log.info("removed", kind=kind.name, name=name)
+        self.metrics.removed.labels(kind.name).inc()
 
     async def _observe(self, service: InferenceService) -> Snapshot:
         """From the cache; what it lacks is asked for, since a foreign object lacks our labels."""
         snapshot = self.cache.snapshot((service.namespace, service.name))
-        for kind in children.kinds(service, self.optional.served):
-            if snapshot.child(kind) is None:
-                found = await self.cluster.get(kind, service.namespace, service.name)
+        for kind, name in children.names(service, self._optional()):
+            if snapshot.named(kind, name) is None:
+                found = await self.cluster.get(kind, service.namespace, name)
                 if found is not None:
                     snapshot = snapshot.with_child(found)
         return snapshot
@@ -248,6 +285,14 @@ def _name_taken(found: Manifest) -> Problem:
         Reason.NAME_TAKEN,
         f"{found['kind']} {name!r} exists in this namespace and is not ours; "
         "rename it or the InferenceService",
+    )
+
+
+def _not_removed(child: Manifest, error: ApiRejected) -> Problem:
+    what = f"the {child['kind']} {child['metadata']['name']}"
+    return Problem(
+        Reason.APPLY_REJECTED,
+        f"the API server refuses to remove {what}, which is not wanted any more: {error.message}",
     )
 
 

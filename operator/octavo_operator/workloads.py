@@ -5,17 +5,15 @@ the one that it replaces has left: there is no surge.
 """
 
 from octavo_operator.api import InferenceService, NewClaim
-from octavo_operator.child import child, labels, selector
-from octavo_operator.config import EngineDefaults
+from octavo_operator.child import child, selector
 from octavo_operator.kinds import DEPLOYMENT, STATEFUL_SET, Manifest
 from octavo_operator.model_source import VOLUME_NAME
-from octavo_operator.pod_template import pod_template
 
 _REVISIONS = 3
 """Earlier templates that are kept, for `kubectl rollout undo`."""
 
 
-def deployment(service: InferenceService, replicas: int, defaults: EngineDefaults) -> Manifest:
+def deployment(service: InferenceService, replicas: int, template: Manifest) -> Manifest:
     return {
         **child(service, DEPLOYMENT),
         "spec": {
@@ -24,13 +22,13 @@ def deployment(service: InferenceService, replicas: int, defaults: EngineDefault
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _steps(service)},
             "revisionHistoryLimit": _REVISIONS,
             "progressDeadlineSeconds": service.spec.rollout.progress_deadline_seconds,
-            "template": pod_template(service, labels(service), defaults),
+            "template": template,
         },
     }
 
 
 def stateful_set(
-    service: InferenceService, claim: NewClaim, replicas: int, defaults: EngineDefaults
+    service: InferenceService, claim: NewClaim, replicas: int, template: Manifest
 ) -> Manifest:
     return {
         **child(service, STATEFUL_SET),
@@ -47,7 +45,7 @@ def stateful_set(
                 "whenDeleted": "Delete",
                 "whenScaled": "Retain",  # a replica that comes back finds its files
             },
-            "template": pod_template(service, labels(service), defaults),
+            "template": template,
             "volumeClaimTemplates": [
                 {
                     "apiVersion": "v1",

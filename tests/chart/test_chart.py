@@ -127,19 +127,37 @@ def test_the_role_is_narrow(render, values):
     for rule in rules(render(values)):
         assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
         assert not {"secrets", "pods/exec"} & set(rule["resources"])
-        assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & set(
-            rule["verbs"]
-        )
+        assert not {"deletecollection", "escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
-def test_pod_monitors_can_be_left_out_with_the_right_to_them(render, tmp_path):
-    def groups(objects):
-        return {group for rule in rules(objects) for group in rule["apiGroups"]}
+def verbs(objects, resource):
+    return {
+        verb for rule in rules(objects) if resource in rule["resources"] for verb in rule["verbs"]
+    }
 
-    assert "monitoring.coreos.com" in groups(render())
+
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}])
+def test_only_what_a_setting_leaves_behind_may_be_deleted(render, values):
+    resources = {one for rule in rules(render(values)) for one in rule["resources"]}
+    deletable = {one for one in resources if "delete" in verbs(render(values), one)}
+
+    assert deletable == {"configmaps", "podmonitors"}
+
+
+def test_pod_monitors_can_be_left_out_with_the_right_to_make_them(render, tmp_path):
     objects = render({"podMonitors": {"install": False}})
-    assert "monitoring.coreos.com" not in groups(objects)
+
+    assert {"create", "patch"} <= verbs(render(), "podmonitors")
+    assert verbs(objects, "podmonitors") == {"list", "watch", "delete"}, "those of before go"
     assert operator_config(objects, tmp_path).pod_monitors.install is False
+
+
+def test_evictions_can_be_left_out_with_the_right_to_them(render, tmp_path):
+    objects = render({"evictAfterGpuFaults": False})
+
+    assert verbs(render(), "pods/eviction") == {"create"}
+    assert verbs(objects, "pods/eviction") == set()
+    assert operator_config(objects, tmp_path).evict_after_gpu_faults is False
 
 
 def test_what_prometheus_needs_reaches_the_operator(render, tmp_path):

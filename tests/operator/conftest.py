@@ -7,6 +7,7 @@ asks for one or for the other, since a shared one serves all namespaces.
 """
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,15 @@ from tests.operator.fake_cluster import FakeCluster
 from tests.operator.kubectl import Kubectl, namespace_of_its_own
 from tests.operator.pod_monitor_kind import PodMonitorKind
 
-from octavo_operator.config import EngineDefaults
-from octavo_operator.kinds import Manifest
+from octavo_operator.cache import ObjectCache, ServiceKey
+from octavo_operator.config import EngineDefaults, PodMonitorSettings
+from octavo_operator.events import EventWriter
+from octavo_operator.kinds import INFERENCE_SERVICE, POD_MONITOR, Manifest
+from octavo_operator.metrics import Metrics
+from octavo_operator.optional_kinds import OptionalKinds
+from octavo_operator.reconcile import Reconciler
+from octavo_operator.samples import ServiceLoad
+from octavo_operator.scaling import Autoscaler
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -101,6 +109,59 @@ def replica_set_body() -> Callable[..., Manifest]:
 @pytest.fixture
 def engine_defaults() -> EngineDefaults:
     return EngineDefaults(image="octavo-engine:1")
+
+
+@pytest.fixture
+def cache() -> ObjectCache:
+    return ObjectCache()
+
+
+@pytest.fixture
+def optional_kinds(fake_cluster: FakeCluster) -> OptionalKinds:
+    return OptionalKinds(fake_cluster, (POD_MONITOR,))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def woken_later() -> list[tuple[ServiceKey, float]]:
+    """(service, seconds) of each wish to look again."""
+    return []
+
+
+@pytest.fixture
+def reconciler(
+    fake_cluster: Any,
+    cache: ObjectCache,
+    engine_defaults: EngineDefaults,
+    woken_later: list[tuple[ServiceKey, float]],
+    optional_kinds: OptionalKinds,
+) -> Reconciler:
+    metrics = Metrics()
+
+    def now() -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    return Reconciler(
+        fake_cluster,
+        cache,
+        engine_defaults,
+        metrics,
+        now,
+        Autoscaler(lambda snapshot: ServiceLoad(), metrics),
+        lambda key, delay_s: woken_later.append((key, delay_s)),
+        EventWriter(fake_cluster, metrics, now),
+        timedelta(seconds=60),
+        "octavo-system",
+        PodMonitorSettings(),
+        optional_kinds,
+    )
+
+
+@pytest.fixture
+def put(fake_cluster: FakeCluster, cache: ObjectCache) -> Callable[[Manifest], None]:
+    def service(body: Manifest) -> None:
+        cache.put(INFERENCE_SERVICE, fake_cluster.put(body))
+
+    return service
 
 
 @pytest.fixture(scope="session")

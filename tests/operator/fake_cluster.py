@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo_operator.cluster import Listing
 from octavo_operator.errors import ApiError, ApiUnavailable
-from octavo_operator.kinds import Kind, Manifest, kind_of
+from octavo_operator.kinds import POD, Kind, Manifest, kind_of
 
 
 class FakeCluster:
@@ -60,6 +60,14 @@ class FakeCluster:
     async def serves(self, kind: Kind) -> bool:
         return kind in self.served
 
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self._call("delete", kind)
+        self._take(kind, namespace, name, uid)
+
+    async def evict(self, namespace: str, name: str, uid: str) -> bool:
+        self._call("evict", POD)
+        return self._take(POD, namespace, name, uid)
+
     async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
         self._call("create", kind)
         return self._store(kind, manifest)
@@ -73,6 +81,13 @@ class FakeCluster:
 
     def put(self, manifest: Manifest) -> Manifest:
         return self._store(kind_of(manifest), manifest)
+
+    def _take(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        found = self.objects.get((kind.name, namespace, name))
+        if found is None or found["metadata"].get("uid") != uid:
+            return False
+        del self.objects[kind.name, namespace, name]
+        return True
 
     def _call(self, verb: str, kind: Kind) -> None:
         call = f"{verb} {kind.name}"

@@ -3,7 +3,7 @@
 import pytest
 
 from octavo_operator.cache import ObjectCache
-from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, REPLICA_SET
+from octavo_operator.kinds import CONFIG_MAP, DEPLOYMENT, INFERENCE_SERVICE, POD, REPLICA_SET
 
 KEY = ("team", "chat")
 
@@ -26,6 +26,20 @@ def test_an_object_belongs_to_the_service_in_its_label(cache, pod_body, service_
 
 def test_an_object_without_the_label_is_nobodys(cache, pod_body):
     assert cache.put(POD, pod_body(metadata={"labels": {}})) is None
+
+
+def test_a_service_may_have_several_config_maps(cache):
+    owner = {"kind": "InferenceService", "name": "chat"}
+    for name, metadata in [
+        ("chat-b", {"labels": {"serving.octavo.dev/service": "chat"}}),
+        ("chat-a", {"ownerReferences": [owner]}),
+    ]:
+        metadata |= {"name": name, "namespace": "team", "resourceVersion": "7"}
+        assert cache.put(CONFIG_MAP, {"metadata": metadata}) == KEY
+
+    snapshot = cache.snapshot(KEY)
+    assert [one["metadata"]["name"] for one in snapshot.config_maps] == ["chat-a", "chat-b"]
+    assert snapshot.children == {}
 
 
 def test_a_newer_state_wins(cache, service_body):

@@ -160,3 +160,35 @@ async def test_a_patch_of_what_has_gone_is_none(cluster):
     cluster.server.answer = failure(404)
 
     assert await cluster.patch(POD, "team", "a", {"count": 2}) is None
+
+
+async def test_a_deletion_is_of_that_very_object(cluster):
+    await cluster.delete(SERVICE, "team", "chat", "uid-1")
+
+    ((request, body),) = cluster.server.requests
+    assert (request.method, request.path) == ("DELETE", "/api/v1/namespaces/team/services/chat")
+    assert body["preconditions"] == {"uid": "uid-1"}
+
+
+async def test_what_has_gone_already_needs_no_deletion(cluster):
+    cluster.server.answer = failure(404)
+
+    await cluster.delete(SERVICE, "team", "chat", "uid-1")
+    assert await cluster.evict("team", "chat-1", "uid-1") is False
+
+
+async def test_an_eviction_is_of_that_very_pod(cluster):
+    assert await cluster.evict("team", "chat-1", "uid-1") is True
+
+    ((request, body),) = cluster.server.requests
+    path = "/api/v1/namespaces/team/pods/chat-1/eviction"
+    assert (request.method, request.path) == ("POST", path)
+    assert (body["kind"], body["metadata"]["name"]) == ("Eviction", "chat-1")
+    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-1"}}
+
+
+async def test_an_eviction_that_a_budget_holds_up_is_temporary(cluster):
+    cluster.server.answer = failure(429, "it would violate the budget")
+
+    with pytest.raises(ApiUnavailable):
+        await cluster.evict("team", "chat-1", "uid-1")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from octavo_operator.deadlines import limits, next_in_s, overdue
+from octavo_operator.deadlines import is_starting, limits, next_in_s, overdue
 from octavo_operator.reasons import Reason
 
 LIMITS = limits(90)
@@ -100,3 +100,37 @@ def test_a_pod_that_should_have_gone_is_told(pod):
     told = overdue(given, LIMITS, at(160))
     assert told.reason is Reason.TERMINATION_OVERDUE
     assert told.sentence.startswith(f"should have gone by {stamp(100)}")
+
+
+LOADING = {"conditions": [SCHEDULED], "containerStatuses": running(since=5)}
+
+
+def placed(pod, node="node1"):
+    return {**pod, "spec": {"nodeName": node} if node else {}}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{"conditions": [SCHEDULED]}, {"initContainerStatuses": running(since=5)}, LOADING],
+    ids=["its image comes", "fetches", "loads"],
+)
+def test_a_pod_on_its_way_is_starting_until_its_time_is_up(pod, status):
+    given = placed(pod(**status))
+
+    assert is_starting(given, LIMITS, at(20))
+    assert not is_starting(given, LIMITS, at(65))
+
+
+@pytest.mark.parametrize(
+    ("status", "node"),
+    [
+        (LOADING, None),
+        ({**LOADING, "metadata": {"deletionTimestamp": stamp(50)}}, "node1"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, "node1"),
+        ({"containerStatuses": running(since=5, started=True)}, "node1"),
+        ({"containerStatuses": running(since=5, lastState={"terminated": {}})}, "node1"),
+    ],
+    ids=["on no node", "leaves", "answers", "has answered", "has crashed"],
+)
+def test_others_are_not(pod, status, node):
+    assert not is_starting(placed(pod(**status), node), LIMITS, at(20))

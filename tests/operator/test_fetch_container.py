@@ -122,14 +122,14 @@ def test_a_new_claim_is_a_child(service_body):
         "resources": {"requests": {"storage": "20Gi"}},
         "storageClassName": "fast",
     }
-    assert [kind.name for kind in children.kinds(service)] == [m["kind"] for m in manifests]
+    assert [kind.name for kind, _ in children.names(service)] == [m["kind"] for m in manifests]
 
 
 def test_without_a_new_claim_there_is_none(service_body):
     service = api.parse(service_body())
     manifests = children.wanted(service, 1, DEFAULTS, "octavo-system")
 
-    assert [kind.name for kind in children.kinds(service)] == [m["kind"] for m in manifests]
+    assert [kind.name for kind, _ in children.names(service)] == [m["kind"] for m in manifests]
     assert "PersistentVolumeClaim" not in {found["kind"] for found in manifests}
 
 

@@ -63,3 +63,14 @@ def test_a_stateful_set_names_its_newest_template(pod_body, observed, newest):
     )
 
     assert names(generations.newest_pods(Snapshot({"StatefulSet": stateful}, pods))) == newest
+
+
+@pytest.mark.parametrize(
+    ("current", "is_settled"), [("chat-b", True), ("chat-a", False)], ids=["complete", "under way"]
+)
+def test_a_stateful_set_is_settled_once_its_newest_template_is_the_current_one(current, is_settled):
+    status = {"observedGeneration": 5, "updateRevision": "chat-b", "currentRevision": current}
+    stateful = {"kind": "StatefulSet", "metadata": {"name": "chat", "generation": 5}}
+
+    seen = Snapshot({"StatefulSet": {**stateful, "status": status}})
+    assert generations.is_settled(seen) is is_settled

@@ -54,6 +54,14 @@ def test_a_drain_takes_one_replica_at_a_time_and_is_never_held_up_for_ever(servi
     assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
+def test_no_drain_takes_a_replica_on_its_way_that_the_service_lacks(service_body):
+    service = api.parse(service_body())
+    spec = policies.disruption_budget(service, protects_start=True)["spec"]
+
+    assert spec["maxUnavailable"] == 0
+    assert spec["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
+
+
 def test_both_select_the_services_pods(service_body):
     service = api.parse(service_body())
     label = {"matchLabels": {"serving.octavo.dev/service": "chat"}}

@@ -1,68 +1,11 @@
 """One reconcile: what is written, and what is told, when the API server answers so or so."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
-from octavo_operator.cache import ObjectCache
-from octavo_operator.config import PodMonitorSettings
 from octavo_operator.errors import ApiRejected, ApiUnavailable
-from octavo_operator.events import EventWriter
 from octavo_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, POD_MONITOR, REPLICA_SET
-from octavo_operator.metrics import Metrics
-from octavo_operator.optional_kinds import OptionalKinds
-from octavo_operator.reconcile import Reconciler
-from octavo_operator.samples import ServiceLoad
-from octavo_operator.scaling import Autoscaler
 
 KEY = ("team", "chat")
-
-
-@pytest.fixture
-def cache():
-    return ObjectCache()
-
-
-@pytest.fixture
-def optional_kinds(fake_cluster):
-    return OptionalKinds(fake_cluster, (POD_MONITOR,))
-
-
-@pytest.fixture
-def reconciler(fake_cluster, cache, engine_defaults, woken_later, optional_kinds):
-    metrics = Metrics()
-
-    def now():
-        return datetime(2026, 1, 1, tzinfo=UTC)
-
-    return Reconciler(
-        fake_cluster,
-        cache,
-        engine_defaults,
-        metrics,
-        now,
-        Autoscaler(lambda snapshot: ServiceLoad(), metrics),
-        lambda key, delay_s: woken_later.append((key, delay_s)),
-        EventWriter(fake_cluster, metrics, now),
-        timedelta(seconds=60),
-        "octavo-system",
-        PodMonitorSettings(),
-        optional_kinds,
-    )
-
-
-@pytest.fixture
-def woken_later():
-    """(service, seconds) of each wish to look again."""
-    return []
-
-
-@pytest.fixture
-def put(fake_cluster, cache):
-    def service(body):
-        cache.put(INFERENCE_SERVICE, fake_cluster.put(body))
-
-    return service
 
 
 def condition(cluster, condition_type):

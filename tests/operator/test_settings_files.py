@@ -11,20 +11,19 @@ TEMPLATE = "{{ messages }}"
 def manifests(service_body, engine):
     service = api.parse(service_body({"engine": engine}))
     made = children.wanted(service, 1, EngineDefaults(image="e"), "octavo-system")
-    assert [kind.name for kind in children.kinds(service)] == [m["kind"] for m in made]
+    assert [kind.name for kind, _ in children.names(service)] == [m["kind"] for m in made]
     return {manifest["kind"]: manifest for manifest in made}
 
 
-def template(service_body, engine):
-    return manifests(service_body, engine)["Deployment"]["spec"]["template"]
-
-
-def test_a_chat_template_is_a_file_of_the_services_own_config_map(service_body):
+def test_a_chat_template_is_a_file_of_a_config_map_that_never_changes(service_body):
     made = manifests(service_body, {"chatTemplate": TEMPLATE})
 
     assert made["ConfigMap"]["data"] == {"chat-template.jinja": TEMPLATE}
+    assert made["ConfigMap"]["immutable"] is True
+    name = made["ConfigMap"]["metadata"]["name"]
+    assert name.startswith("chat-")
     pod = made["Deployment"]["spec"]["template"]["spec"]
-    assert {"name": "settings", "configMap": {"name": "chat"}} in pod["volumes"]
+    assert {"name": "settings", "configMap": {"name": name}} in pod["volumes"]
     mounts = pod["containers"][0]["volumeMounts"]
     assert {"name": "settings", "mountPath": "/etc/octavo/settings", "readOnly": True} in mounts
 
@@ -39,13 +38,16 @@ def test_a_service_without_files_has_none(service_body):
     made = manifests(service_body, {})
 
     assert "ConfigMap" not in made
-    annotations = made["Deployment"]["spec"]["template"]["metadata"]["annotations"]
-    assert "serving.octavo.dev/settings" not in annotations
+    volumes = made["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert "settings" not in [volume["name"] for volume in volumes]
 
 
-@pytest.mark.parametrize(("changed", "is_new_pod"), [(TEMPLATE, False), (TEMPLATE + " ", True)])
-def test_a_changed_file_makes_new_pods(service_body, changed, is_new_pod):
-    before = template(service_body, {"chatTemplate": TEMPLATE})
-    after = template(service_body, {"chatTemplate": changed})
+@pytest.mark.parametrize(("changed", "is_new"), [(TEMPLATE, False), (TEMPLATE + " ", True)])
+def test_a_changed_file_makes_new_pods_and_a_map_beside_the_old_one(service_body, changed, is_new):
+    before = manifests(service_body, {"chatTemplate": TEMPLATE})
+    after = manifests(service_body, {"chatTemplate": changed})
 
-    assert (before != after) is is_new_pod
+    templates = [made["Deployment"]["spec"]["template"] for made in (before, after)]
+    assert (templates[0] != templates[1]) is is_new
+    names = {made["ConfigMap"]["metadata"]["name"] for made in (before, after)}
+    assert len(names) == 1 + is_new

@@ -14,7 +14,7 @@ def parsed(service_body, **new_claim):
 
 def manifests(service, replicas=1):
     made = children.wanted(service, replicas, EngineDefaults(image="e"), "octavo-system")
-    assert [kind.name for kind in children.kinds(service)] == [m["kind"] for m in made]
+    assert [kind.name for kind, _ in children.names(service)] == [m["kind"] for m in made]
     return {manifest["kind"]: manifest for manifest in made}
 
 

@@ -20,7 +20,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ printf "%s-%s" .Release.Namespace (include "octavo.name" .) }}
 {{- end }}
 
-{{- /* What the operator may do where it serves. No Secrets, no exec, no wildcards, no deletion. */}}
+{{- /* What the operator may do where it serves. No Secrets, no exec, no wildcards, no deletion but of what a setting that was taken away leaves. */}}
 {{- define "octavo.rules" -}}
 - apiGroups: [serving.octavo.dev]
   resources: [inferenceservices]
@@ -36,19 +36,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [deployments, statefulsets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [services, serviceaccounts, persistentvolumeclaims, configmaps]
+  resources: [services, serviceaccounts, persistentvolumeclaims]
   verbs: [get, list, watch, create, patch]
+# A service has a ConfigMap for each chat template that its pods may still read; it deletes those that it owns itself.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
-{{- if .Values.podMonitors.install }}
+# Without podMonitors.install, those of before are removed.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, list, watch, create, patch]
-{{- end }}
+  verbs: [{{ if .Values.podMonitors.install }}get, create, patch, {{ end }}list, watch, delete]
 # Which pods are of the newest generation is told by ReplicaSets.
 - apiGroups: [apps]
   resources: [replicasets]
@@ -56,6 +59,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+{{- if .Values.evictAfterGpuFaults }}
+# A pod that keeps a broken accelerator is evicted, within its budgets; pods are not deleted.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
+{{- end }}
 # Why a pod's volumes do not come is told by Events alone; they are listed for such a pod. Transitions of services are told by Events.
 - apiGroups: [""]
   resources: [events]
