@@ -190,6 +190,14 @@ def test_a_rank_is_told_by_the_standard_variables() -> None:
     assert setup_from_launcher({"MASTER_ADDR": "10.0.0.1"}) is None
 
 
+def test_torchrun_says_that_its_own_store_listens_and_which_attempt_it_is() -> None:
+    elastic = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
+    setup = setup_from_launcher(LAUNCHED | elastic)
+    assert setup is not None
+    assert (setup.is_store_given, setup.attempt) == (True, 2)
+    assert setup_from_launcher(setup.environment()) == setup
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
