@@ -1,13 +1,26 @@
-"""Reading weights by several threads: the bytes are those of the library, whatever the pieces."""
+"""Reading weights by several threads: the bytes are those of the library, whatever the pieces, and
+a quantised matrix is whole before the next one begins."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.engine.test_quantization_fixtures import FOLDERS
 
 from octavo_engine.errors import CheckpointError
+from octavo_engine.layers.linear import Build
+from octavo_engine.loading import source
+from octavo_engine.loading.model_files import open_model
+from octavo_engine.loading.names import PublishedNames
 from octavo_engine.loading.parallel_read import ParallelReader, stored_tensors
+from octavo_engine.loading.source import SafetensorsSource
+from octavo_engine.model_config import kv_groups
+from octavo_engine.models.decoder import Decoder
+from octavo_engine.quantization import checkpoint
+from octavo_engine.quantization.assembly import Assembly
+from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 
 CPU = torch.device("cpu")
 
@@ -55,3 +68,53 @@ def test_a_file_that_ends_within_a_tensor_is_named(files: list[Path]) -> None:
     reader = ParallelReader(files, CPU, num_threads=2, chunk_bytes=64)
     with pytest.raises(CheckpointError, match=r"1\.safetensors ends at byte \d+, within a tensor"):
         list(reader.tensors())
+
+
+@pytest.fixture
+def by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MIN_PARALLEL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("by_several_threads")
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_quantised_checkpoints_come_out_as_the_library_reads_them(folder: Path) -> None:
+    found, expected = SafetensorsSource(folder, CPU).tensors(), SafetensorsSource(folder).tensors()
+    for (name, tensor), (expected_name, of_library) in zip(found, expected, strict=True):
+        assert name == expected_name
+        assert tensor.dtype == of_library.dtype
+        assert tensor.shape == of_library.shape
+        assert torch.equal(bytes_of(tensor), bytes_of(of_library))
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+@pytest.mark.usefixtures("by_several_threads")
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_no_more_than_one_quantised_matrix_waits_for_its_parts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are all that is in memory beside what the reader has under way."""
+    made: list[Assembly] = []
+
+    class Watched(Assembly):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr(checkpoint, "Assembly", Watched)
+    files = open_model(str(folder))
+    assert files.scheme is not None
+    assert isinstance(files.source, PublishedNames)
+    config = files.model_config()
+    quantized = QuantizedCheckpoint(files.scheme, files.source.infos(), CPU)
+    groups = kv_groups([layer.window for layer in config.layers])
+    decoder = Decoder(config, groups, Build(CPU, torch.float32, quantization=quantized))
+    slots = {slot.name: slot for slot in quantized.slots(decoder.slots())}
+    for name, tensor in files.source.onto(CPU).tensors():
+        if name in slots:
+            slots[name].write(tensor)
+        assert sum(bool(assembly._held) for assembly in made) <= 1
+    assert made
+    assert not any(assembly._held for assembly in made)

@@ -7,6 +7,8 @@ import torch
 from tests.engine.fixture_reference import Comparison, compare, prompts_of, read_reference
 from tests.gpu.gpu_engine import make_runner
 
+from octavo_engine.loading import source
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 WEIGHT_ONLY = [
     "llama-gptq-int4-g128-asym-act",
@@ -30,6 +32,12 @@ LOGIT_TOLERANCES = {"float32": 5e-3, "float16": 0.03, "bfloat16": 0.2}
 their references err by up to 0.019 and 0.13."""
 FLIPPED_TOLERANCES = {"float32": 0.3, "float16": 1.0}
 """A last bit's difference can flip the rounding of an input, and 16 bits flip many."""
+
+
+@pytest.fixture(autouse=True)
+def by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As large checkpoints are read."""
+    monkeypatch.setattr(source, "MIN_PARALLEL_BYTES", 0)
 
 
 def errors(name: str, dtype: str) -> list[Comparison]:

@@ -169,7 +169,7 @@ def load_decoder(
     scheme: how its matrices are quantised, or are to be while they are loaded.
     """
     source: WeightSource = files.source
-    if isinstance(source, PublishedNames) and scheme is None and build.device.type == "cuda":
+    if isinstance(source, PublishedNames) and build.device.type == "cuda":
         source = source.onto(build.device)
     infos = source.infos()
     quantized = None if scheme is None else QuantizedCheckpoint(scheme, infos, build.device)

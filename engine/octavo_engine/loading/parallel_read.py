@@ -1,8 +1,8 @@
 """Reads safetensors files onto a device by several threads, through pinned buffers on a GPU.
 
 One thread copying from mapped files reaches a tenth of what the page cache gives. Here each thread
-reads a chunk into a buffer and sends it on its way; tensors come out in the order of the files, and
-only so many are under way as their bytes allow. Knows no model and no slot.
+reads a chunk into a buffer and sends it on its way; tensors come out file by file in the order of
+their names, and only so many are under way as their bytes allow. Knows no model and no slot.
 """
 
 import json
@@ -53,7 +53,8 @@ class StoredTensor:
 
 
 def stored_tensors(path: Path) -> list[StoredTensor]:
-    """In the order of the file, which the safetensors library has found to be sound."""
+    """By name, so that the parts of a quantised matrix come together: a file orders them by type.
+    The safetensors library has found the file to be sound."""
     with path.open("rb") as file:
         header_len = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_len))
@@ -65,7 +66,7 @@ def stored_tensors(path: Path) -> list[StoredTensor]:
             raise CheckpointError(f"{path}: tensor {name!r} is {entry['dtype']}, which is not read")
         first = 8 + header_len + entry["data_offsets"][0]
         found.append(StoredTensor(name, DTYPES[entry["dtype"]], tuple(entry["shape"]), first))
-    return sorted(found, key=lambda tensor: tensor.offset)
+    return sorted(found, key=lambda tensor: tensor.name)
 
 
 @dataclass(frozen=True)
