@@ -123,11 +123,10 @@ async def test_wrong_request_is_a_400_that_names_the_field(
     assert engine.requests == []
 
 
-@pytest.mark.parametrize("depth", [900, 50_000])
 @pytest.mark.parametrize("template", [TOOL_TEMPLATE, None], ids=["tools", "no tools"])
-async def test_arguments_of_too_many_levels_are_a_400(depth: int, template: str | None) -> None:
+async def test_arguments_of_too_many_levels_are_a_400(template: str | None) -> None:
     """They are JSON in a string of the body, so the body's own limit does not see them."""
-    arguments = '{"a": ' * depth + "1" + "}" * depth
+    arguments = '{"a": ' * 50_000 + "1" + "}" * 50_000
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [{"role": "assistant", "tool_calls": [call]}]
     tokenizer = make_tokenizer(chat_template=template) if template else make_tokenizer()
