@@ -39,8 +39,13 @@ class OperatorProcess:
         self._kubeconfig = folder / f"{identity}.kubeconfig"
         self._config = folder / f"{identity}.yaml"
 
-    def start(self, *, through: str | None = None, **settings: Any) -> "OperatorProcess":
-        """`through`: another address of the API server; `settings` go into the config file."""
+    def start(
+        self, *, through: str | None = None, release: Path | None = None, **settings: Any
+    ) -> "OperatorProcess":
+        """`through`: another address of the API server; `settings` go into the config file.
+
+        `release`: another checkout, whose operator is run in place of this one's.
+        """
         self._write_kubeconfig(through)
         config = {
             "engine": {"image": "localhost/octavo-engine:absent", "imagePullPolicy": "Never"},
@@ -57,6 +62,8 @@ class OperatorProcess:
             "POD_NAME": self._identity,
             "POD_NAMESPACE": self._kubectl.namespace,
         }
+        if release is not None:
+            environment["PYTHONPATH"] = str(release / "operator")
         self._log.unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -166,12 +173,18 @@ class OperatorProcess:
         self._kubeconfig.write_text(yaml.safe_dump(given))
 
 
-def roles(cluster: Any, namespace: str, *, cluster_wide: bool = False) -> list[dict[str, Any]]:
+def roles(
+    cluster: Any,
+    namespace: str,
+    *,
+    cluster_wide: bool = False,
+    checkout: Path = REPOSITORY,
+) -> list[dict[str, Any]]:
     """The chart's ServiceAccount, Roles and bindings, for one watched namespace or for all."""
     watched = () if cluster_wide else ("--set", f"watchNamespaces={{{namespace}}}")
     rendered = subprocess.run(
         [
-            *(cluster.helm, "template", RELEASE, REPOSITORY / "charts" / "octavo"),
+            *(cluster.helm, "template", RELEASE, checkout / "charts" / "octavo"),
             *("--namespace", namespace, *watched),
         ],
         capture_output=True,
@@ -241,6 +254,32 @@ def answer(kubectl: Any, pod: dict[str, Any], *, is_ready: bool = True) -> None:
 def set_status(kubectl: Any, pod: dict[str, Any], status: dict[str, Any]) -> None:
     patch = json.dumps({"status": status})
     kubectl("patch", "pod", pod["metadata"]["name"], "--subresource=status", f"--patch={patch}")
+
+
+def engine_container(pod: dict[str, Any], **status: Any) -> dict[str, Any]:
+    """The status of a pod's one container, as a kubelet writes it."""
+    return {
+        "name": "engine",
+        "image": pod["spec"]["containers"][0]["image"],
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        **status,
+    }
+
+
+def fault(kubectl: Any, pod: dict[str, Any]) -> None:
+    """Write into a pod's status that it is down by a GPU fault for the third time."""
+    words = '{"reason": "GPUFault", "message": "an illegal address"}'
+    ended = {"exitCode": 5, "message": words, "containerID": "containerd://x"}
+    container = engine_container(
+        pod,
+        restartCount=2,
+        state={"waiting": {"reason": "CrashLoopBackOff"}},
+        lastState={"terminated": ended},
+    )
+    answer(kubectl, pod, is_ready=False)
+    set_status(kubectl, pod, {"containerStatuses": [container]})
 
 
 def name_of(pod: dict[str, Any]) -> str:

@@ -44,12 +44,15 @@ class Kubectl:
         found: Manifest = json.loads(self("get", *words, "--output=json"))
         return found
 
-    def wait_until(self, what: str, holds: Callable[[], object], timeout_s: float = 60) -> None:
+    def wait_until(
+        self, what: str | Callable[[], str], holds: Callable[[], object], timeout_s: float = 60
+    ) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() > deadline_s:
                 seen = self("get", "osvc,deployments,services,pods", "--output=yaml")
-                raise AssertionError(f"not so within {timeout_s} s: {what}\n{seen}")
+                told = what if isinstance(what, str) else what()
+                raise AssertionError(f"not so within {timeout_s} s: {told}\n{seen}")
             time.sleep(0.1)
 
 

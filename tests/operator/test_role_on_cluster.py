@@ -1,5 +1,6 @@
 """The chart's Role against the API server's own record of what the operator asked it."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +9,10 @@ from tests.cluster import audit
 from tests.operator.cluster_operator import (
     OperatorProcess,
     answer,
+    fault,
     has_reason,
     make_ready,
+    name_of,
     pods,
     roles,
     service,
@@ -28,9 +31,14 @@ child with blockOwnerDeletion is applied."""
 class Install:
     kubectl: Any
     operator: OperatorProcess
+    watched: dict[str, Any]
+    """Settings of the operator: none for its own namespace."""
     manifests: list[dict[str, Any]]
     """Of the chart: ServiceAccount, Roles, bindings."""
     audit_log: Any
+
+    def start(self, **settings):
+        self.operator.start(**self.watched, **settings)
 
     def calls(self):
         return audit.calls(self.audit_log, self.kubectl.namespace, "octavo-operator")
@@ -58,8 +66,10 @@ def install(request, api_server, kubectl, pod_monitors_served, tmp_path):
     manifests = roles(api_server, kubectl.namespace, cluster_wide=cluster_wide)
     kubectl.apply(*manifests)
     operator = OperatorProcess(api_server, kubectl, tmp_path, "only")
-    operator.start(**({"watchNamespaces": []} if cluster_wide else {}))
-    yield Install(kubectl, operator, manifests, api_server.audit_log)
+    watched = {"watchNamespaces": []} if cluster_wide else {}
+    made = Install(kubectl, operator, watched, manifests, api_server.audit_log)
+    made.start()
+    yield made
     operator.kill()
     for manifest in manifests:
         if manifest["kind"].startswith("Cluster"):
@@ -74,11 +84,15 @@ def test_the_role_is_what_is_used_and_no_more(install):
     kubectl.wait_until("back", lambda: kubectl.tried("get", "service", "chat").returncode == 0)
     flap(kubectl)
     let_a_pod_wait_for_its_volumes(kubectl)
+    take_a_chat_template_away(kubectl)
+    keep_a_broken_accelerator(kubectl)
+    install.operator.stop()
+    install.start(podMonitors={"install": False})
 
     def unused():
         return install.granted() - NO_CALLS - {call.right for call in install.calls()}
 
-    kubectl.wait_until(f"used: {unused()}", lambda: not unused())
+    kubectl.wait_until(lambda: f"used: {unused()}", lambda: not unused())
     assert install.refused() == set()
 
 
@@ -105,6 +119,17 @@ def make_one_of_each_other_child(kubectl):
     model["cache"]["newClaim"]["perReplica"] = True
     kubectl.apply(service("kept", model=model))
     kubectl.wait_until("a set", lambda: not kubectl.tried("get", "sts", "kept").returncode)
+
+
+def take_a_chat_template_away(kubectl):
+    patch = {"spec": {"engine": {"chatTemplate": None}, "replicas": 0}}
+    kubectl("patch", "osvc", "fetched", "--type=merge", f"--patch={json.dumps(patch)}")
+
+
+def keep_a_broken_accelerator(kubectl):
+    pod = pods(kubectl)[0]
+    fault(kubectl, pod)
+    kubectl.wait_until("it goes", lambda: name_of(pod) not in map(name_of, pods(kubectl)))
 
 
 def flap(kubectl):

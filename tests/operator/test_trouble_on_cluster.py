@@ -4,6 +4,7 @@ import pytest
 from tests.operator.cluster_operator import (
     answer,
     condition,
+    engine_container,
     has_reason,
     make_ready,
     name_of,
@@ -46,14 +47,7 @@ def test_trouble_of_a_pod_is_told_with_pod_and_cause(
 ):
     kubectl.apply(service())
     (pod,) = wait_for_pods(kubectl, 1)
-    container = {
-        "name": "engine",
-        "image": pod["spec"]["containers"][0]["image"],
-        "imageID": "",
-        "ready": False,
-        "restartCount": 1,
-        "state": state,
-    }
+    container = engine_container(pod, restartCount=1, state=state)
 
     set_status(kubectl, pod, {"phase": "Pending", "containerStatuses": [container]})
 

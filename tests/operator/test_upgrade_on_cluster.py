@@ -1,81 +1,177 @@
-"""From the release before this one to this checkout, with a service that runs: no pod is touched.
-
-previous/ holds the CRD of then, a service, and what the operator of then applied for it.
-"""
+"""From another release to this checkout, over services that run: no pod is touched."""
 
 import json
+import shutil
+import tarfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from tests.operator.cluster_operator import REPOSITORY, answer, has_reason, pods, wait_for_pods
+from tests.operator.cluster_operator import (
+    NOWHERE,
+    REPOSITORY,
+    OperatorProcess,
+    answer,
+    condition,
+    has_reason,
+    pods,
+    roles,
+    service,
+    wait_for_pods,
+)
+
+from octavo_operator.kinds import TEMPLATE_ANNOTATION
 
 pytestmark = pytest.mark.cluster
 
-PREVIOUS = Path(__file__).parent / "previous"
 ENGINE = {"image": "octavo-engine:1", "imagePullPolicy": "IfNotPresent"}
-"""With which previous/children.yaml was made."""
+CRD = Path("crds", "inferenceservices.yaml")
 
 
-def install_crd(kubectl, path):
-    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={path}")
+def install_crd(kubectl, checkout):
+    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={checkout / CRD}")
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory):
+    """The release before this one; see previous/README.md."""
+    folder = tmp_path_factory.mktemp("previous")
+    with tarfile.open(Path(__file__).parent / "previous" / "release.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture
-def previous_crd(kubectl):
-    install_crd(kubectl, PREVIOUS / "crd.yaml")
+def previous_crd(kubectl, previous):
+    install_crd(kubectl, previous)
     yield
-    install_crd(kubectl, REPOSITORY / "crds" / "inferenceservices.yaml")
+    install_crd(kubectl, REPOSITORY)
 
 
-def manifests(file):
-    """With the name that the helpers of these tests take for granted."""
-    text = (PREVIOUS / file).read_text(encoding="utf-8")
-    return list(yaml.safe_load_all(text.replace("smollm2-cpu", "chat")))
+@dataclass(frozen=True)
+class Releases:
+    """Operators of one release after another for the test's namespace."""
+
+    cluster: Any
+    kubectl: Any
+    folder: Path
+
+    def run(self, identity, *, release=REPOSITORY):
+        install_crd(self.kubectl, release)
+        namespace = self.kubectl.namespace
+        self.kubectl.apply(*roles(self.cluster, namespace, checkout=release))
+        process = OperatorProcess(self.cluster, self.kubectl, self.folder, identity)
+        return process.start(release=release, engine=ENGINE)
 
 
 @pytest.fixture
-def running(previous_crd, kubectl):
-    """The pods of a service that the operator of then has made Ready."""
-    kubectl.apply(*manifests("service.yaml"))
-    uid = kubectl.get("osvc", "chat")["metadata"]["uid"]
-    for child in manifests("children.yaml"):
-        child["metadata"]["namespace"] = kubectl.namespace
-        child["metadata"]["ownerReferences"][0]["uid"] = uid
-        manager = ("--server-side", "--field-manager=octavo-operator")
-        kubectl("apply", *manager, "--filename=-", stdin=json.dumps(child))
-    return make_ready(kubectl)
+def upgraded(api_server, kubectl, tmp_path):
+    """Runs a release until told to go on with this checkout."""
+    releases = Releases(api_server, kubectl, tmp_path)
+    running = []
+
+    def run(identity, **given):
+        for process in running:
+            process.stop()
+        running.append(releases.run(identity, **given))
+        return running[-1]
+
+    yield run
+    for process in running:
+        process.kill()
 
 
-def make_ready(kubectl):
-    for pod in wait_for_pods(kubectl, 2):
+def examples(release):
+    """As its users were shown them, with a node that does not exist."""
+    for path in sorted((release / "crds" / "examples").glob("*.yaml")):
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found["spec"]["nodeSelector"] = NOWHERE
+        yield found
+
+
+def make_ready(kubectl, replicas=2):
+    kubectl.apply(service(replicas=replicas, engine={"maxNumSeqs": 8}))
+    for pod in wait_for_pods(kubectl, replicas):
         answer(kubectl, pod)
-    return identities(kubectl)
+    kubectl.wait_until("ready", has_reason(kubectl, "AllReplicasReady"))
 
 
 def identities(kubectl):
     return sorted(pod["metadata"]["uid"] for pod in pods(kubectl))
 
 
-def test_an_upgrade_restarts_no_pod(start_operator, kubectl, running):
-    template = kubectl.get("deployment", "chat")["spec"]["template"]
-    install_crd(kubectl, REPOSITORY / "crds" / "inferenceservices.yaml")
-    operator = start_operator(engine=ENGINE)
+def templates(kubectl):
+    return {
+        item["metadata"]["name"]: item["spec"]["template"]
+        for item in kubectl.get("deployments")["items"]
+    }
 
-    kubectl.wait_until("told", has_reason(kubectl, "AllReplicasReady"))
-    kubectl.wait_until("guarded", lambda: kubectl.tried("get", "pdb", "chat").returncode == 0)
+
+def num_templates(kubectl):
+    return len(kubectl.get("replicasets", "--selector=serving.octavo.dev/service=chat")["items"])
+
+
+def wait_until_taken_over(kubectl, operator):
+    def records():
+        items = kubectl.get("deployments")["items"]
+        return [TEMPLATE_ANNOTATION in item["metadata"]["annotations"] for item in items]
+
+    kubectl.wait_until("each looked at", lambda: all(records()))
+    count = "octavo_operator_reconcile_duration_seconds_count"
+    kubectl.wait_until("it has begun", lambda: sum(operator.samples(count).values()) > 0)
     kubectl.wait_until("at rest", lambda: operator.samples("octavo_operator_queue_length")[()] == 0)
 
-    assert identities(kubectl) == running
-    assert len(kubectl.get("replicasets")["items"]) == 1
-    assert kubectl.get("deployment", "chat")["spec"]["template"] == template
-    assert kubectl.get("osvc", "chat")["status"]["readyReplicas"] == 2
+
+@pytest.fixture
+def next_release(tmp_path):
+    """This checkout, but its pods are asked less often whether they live."""
+    folder = tmp_path / "next"
+    for part in ("operator", "crds", "charts"):
+        shutil.copytree(REPOSITORY / part, folder / part)
+    file = folder / "operator" / "octavo_operator" / "pod_template.py"
+    text = file.read_text(encoding="utf-8")
+    assert text.count('"periodSeconds": 10') == 1
+    file.write_text(text.replace('"periodSeconds": 10', '"periodSeconds": 11'), encoding="utf-8")
+    return folder
 
 
-def test_a_new_image_rolls_after_an_upgrade(start_operator, kubectl, running):
-    """The test above can fail: what the operator wants of the template does reach the pods."""
-    install_crd(kubectl, REPOSITORY / "crds" / "inferenceservices.yaml")
-    start_operator(engine={**ENGINE, "image": "octavo-engine:2"})
+def seconds(template):
+    (container,) = template["spec"]["containers"]
+    return container["livenessProbe"]["periodSeconds"]
 
-    kubectl.wait_until("a second ReplicaSet", lambda: len(kubectl.get("replicasets")["items"]) == 2)
+
+def test_an_upgrade_restarts_no_pod(previous_crd, previous, next_release, upgraded, kubectl):
+    """From the release before to this one, and on to one that makes other pods."""
+    before = upgraded("previous", release=previous)
+    assert before.samples("octavo_operator_watch_age_seconds") == {}, "it is the old code"
+    shown = list(examples(previous))
+    kubectl.apply(*shown)
+    make_ready(kubectl)
+    kubectl.wait_until("all made", lambda: len(templates(kubectl)) == 1 + len(shown))
+    running, made = identities(kubectl), templates(kubectl)
+    available = condition(kubectl, "Available")
+
+    def nothing_is_touched():
+        assert templates(kubectl) == made
+        assert set(running) <= set(identities(kubectl))
+        assert num_templates(kubectl) == 1
+        assert condition(kubectl, "Available")["lastTransitionTime"] == since
+
+    since = available["lastTransitionTime"]
+    wait_until_taken_over(kubectl, upgraded("this"))
+    nothing_is_touched()
+    assert condition(kubectl, "Available") == available
+
+    following = upgraded("next", release=next_release)
+    kubectl("scale", "osvc/chat", "--replicas=3")
+    wait_for_pods(kubectl, 3)
+    wait_until_taken_over(kubectl, following)
+    nothing_is_touched()
+
+    patch = json.dumps({"spec": {"engine": {"maxNumSeqs": 9}}})
+    kubectl("patch", "osvc", "chat", "--type=merge", f"--patch={patch}")
+    kubectl.wait_until("its own change makes new pods", lambda: num_templates(kubectl) == 2)
+    assert (seconds(made["chat"]), seconds(templates(kubectl)["chat"])) == (10, 11)
     assert set(running) <= set(identities(kubectl)), "the old ones serve until the new one answers"
