@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from octavo_kernels.cpu.parallel import Kernel, ThreadPool
 
-PostOp = Literal["none", "silu", "gelu_tanh", "times"]
+GateActivation = Literal["silu", "gelu_tanh"]
 
 
 def can_tile(weight: torch.Tensor) -> bool:
@@ -36,47 +36,79 @@ def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
 
 
 def tile_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    *,
-    post_op: PostOp = "none",
-    other: torch.Tensor | None = None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """post_op(x[T, K] @ W[N, K].T + bias[N]) -> [T, N] bfloat16, rounded once.
+    """x[T, K] @ W[N, K].T + bias[N] -> [T, N] bfloat16, rounded once.
 
-    weight: `pack_tiles(W)`. bias: float32. other[T, N]: the factor, for post_op "times" alone.
+    weight: `pack_tiles(W)`. bias: float32.
     """
-    num_tokens, size = x.shape
-    num_columns = weight.shape[0] * 32
-    if x.dtype != torch.bfloat16 or size != weight.shape[1] * 32:
-        raise ValueError(
-            f"tile_linear cannot multiply {x.dtype} {tuple(x.shape)} by a weight of "
-            f"{num_columns} rows of {weight.shape[1] * 32}"
-        )
-    if (post_op == "times") != (other is not None):
-        raise ValueError(f"post_op {post_op!r} {'needs' if other is None else 'takes no'} other")
-    compiled = _compiled()
-    if compiled is None:
+    _refuse_misfit(x, weight)
+    if _compiled() is None:
         from octavo_kernels.reference.tile_linear import tile_linear as reference
 
-        return reference(x, weight, bias, post_op, other)
+        return reference(x, weight, bias)
+    return _multiply(x, weight, bias, (0, 0, 0))
+
+
+def tile_gated(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    gate_bias: torch.Tensor | None = None,
+    up_bias: torch.Tensor | None = None,
+    *,
+    activation: GateActivation,
+) -> torch.Tensor:
+    """activation(x @ gate.T + gate_bias) * (x @ up.T + up_bias) -> [T, N] bfloat16, rounded once.
+
+    gate, up: `pack_tiles` of [N, K] both.
+    """
+    _refuse_misfit(x, gate)
+    if gate.shape != up.shape:
+        raise ValueError(f"tile_gated: gate {tuple(gate.shape)} and up {tuple(up.shape)} differ")
+    if _compiled() is None:
+        from octavo_kernels.reference.tile_linear import tile_gated as reference
+
+        return reference(x, gate, up, gate_bias, up_bias, activation)
+    number = 1 + _ACTIVATIONS.index(activation)
+    return _multiply(x, gate, gate_bias, (up.data_ptr(), _address(up_bias), number))
+
+
+_ACTIVATIONS: tuple[GateActivation, ...] = ("silu", "gelu_tanh")
+"""In the order of the kernel's numbers, from 1 on."""
+
+
+def _refuse_misfit(x: torch.Tensor, weight: torch.Tensor) -> None:
+    if x.dtype != torch.bfloat16 or x.shape[1] != weight.shape[1] * 32:
+        raise ValueError(
+            f"tile_linear cannot multiply {x.dtype} {tuple(x.shape)} by a weight of "
+            f"{weight.shape[0] * 32} rows of {weight.shape[1] * 32}"
+        )
+
+
+def _multiply(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gated: tuple[int, int, int],
+) -> torch.Tensor:
+    compiled = _compiled()
+    assert compiled is not None
+    pool, kernel = compiled
+    num_tokens, size = x.shape
+    num_columns = weight.shape[0] * 32
     x = x if x.stride(1) == 1 else x.contiguous()
     y = x.new_empty((num_tokens, num_columns))
-    other = None if other is None else other.contiguous()
     words = (
         num_tokens, num_columns, size, x.data_ptr(), 2 * x.stride(0), weight.data_ptr(),
-        0 if bias is None else bias.data_ptr(), y.data_ptr(),
-        0 if other is None else other.data_ptr(), _POST_OPS.index(post_op),
-        _configurations(num_tokens % 32).ctypes.data,
+        _address(bias), y.data_ptr(), _configurations(num_tokens % 32).ctypes.data, *gated,
     )  # fmt: skip
-    pool, kernel = compiled
     pool.run(kernel, words, torch.get_num_threads())
     return y
 
 
-_POST_OPS: tuple[PostOp, ...] = ("none", "silu", "gelu_tanh", "times")
-"""In the order of the kernel's numbers."""
+def _address(x: torch.Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
 
 
 @functools.cache

@@ -41,7 +41,7 @@ def test_halves_multiply_like_the_whole(
     exact = ACTIVATIONS[activation](gate) * up
     halves = layer.finish_halves()
     assert halves is not None
-    product = halves[1].times(x, halves[0].activated(x, activation))
+    product = halves[0].gated(x, halves[1], activation)
     assert product.dtype == torch.bfloat16
     error = (product.float() - exact).norm() / exact.norm()
     assert error < 4e-3, f"relative RMS error {error:.2e}"

@@ -59,4 +59,4 @@ class GatedMLP:
         if self._halves is None:
             return self.down(self._activate(self.gate_up(x)))
         gate, up = self._halves
-        return self.down(up.times(x, gate.activated(x, self._activation)))
+        return self.down(gate.gated(x, up, self._activation))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo_engine.model_config import Activation
-from octavo_kernels.tile_linear import can_tile, pack_tiles, tile_linear
+from octavo_kernels.tile_linear import can_tile, pack_tiles, tile_gated, tile_linear
 
 # oneDNN picks its layout of a packed weight for a number of rows; from 1 to 128 all measured alike.
 PACKED_ROWS = 16
@@ -35,14 +35,11 @@ class PackedMatrix:
         """x[T, in] -> [T, out]."""
         return self._multiply(x, "none", "")
 
-    def activated(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
-        """activation(product), rounded once."""
-        return self._multiply(x, *POST_OPS[activation])
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """product * other[T, out], rounded once."""
+    def gated(self, x: torch.Tensor, up: "PackedMatrix", activation: Activation) -> torch.Tensor:
+        """activation(product) * up's product; up is of the same size and in the same order."""
+        gates = self._multiply(x, *POST_OPS[activation])
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-            x, other, self.weight, self.bias, "mul"
+            x, gates, up.weight, up.bias, "mul"
         )
         return product
 
@@ -60,12 +57,9 @@ class TiledMatrix(PackedMatrix):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return tile_linear(x, self.weight, self.bias)
 
-    def activated(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    def gated(self, x: torch.Tensor, up: PackedMatrix, activation: Activation) -> torch.Tensor:
         assert activation != "clamped_swiglu"
-        return tile_linear(x, self.weight, self.bias, post_op=activation)
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return tile_linear(x, self.weight, self.bias, post_op="times", other=other)
+        return tile_gated(x, self.weight, up.weight, self.bias, up.bias, activation=activation)
 
 
 def pack_for_cpu(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix | None:

@@ -41,16 +41,14 @@ def narrow_32(typing, source, target):
 
 
 @intrinsic
-def multiply_32(typing, sums, factors):
-    """32 float32 at an address, each times the bfloat16 of its place at another."""
+def multiply_32(typing, values, factors):
+    """32 float32 at an address, each times the one of its place at another."""
 
     def generate(context, builder, signature, arguments):
-        halves = ir.VectorType(ir.IntType(16), 16)
         for half in range(2):
-            place = vector_at(builder, arguments[0], 64 * half, FLOATS)
-            narrow = builder.load(vector_at(builder, arguments[1], 32 * half, halves), align=2)
-            wide = builder.bitcast(shifted_left(builder, builder.zext(narrow, WORDS), 16), FLOATS)
-            builder.store(builder.fmul(builder.load(place, align=4), wide), place, align=4)
+            places = [vector_at(builder, at, 64 * half, FLOATS) for at in arguments]
+            value, factor = (builder.load(place, align=4) for place in places)
+            builder.store(builder.fmul(value, factor), places[0], align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
