@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.engine.byte_tokenizer import make_tokenizer
-from tests.engine.chat_messages import TOOL_TEMPLATE
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import chat_body, client_of, make_state, serving
 
@@ -81,17 +79,6 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
         "messages.0.content",
         "content of type 'image_url' is not supported",
     ),
-    (
-        CHAT,
-        {
-            "model": "echo",
-            "messages": [
-                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
-            ],
-        },
-        "messages.0.tool_calls.0",
-        "is not JSON",
-    ),
     (CHAT, chat_body("x" * 300), "messages", "context of 200 tokens"),
     (COMPLETIONS, {"model": "echo"}, "prompt", "Missing required parameter"),
     (COMPLETIONS, completion(prompt=""), "prompt", "empty"),
@@ -121,18 +108,6 @@ async def test_wrong_request_is_a_400_that_names_the_field(
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
     assert engine.requests == []
-
-
-@pytest.mark.parametrize("template", [TOOL_TEMPLATE, None], ids=["tools", "no tools"])
-async def test_arguments_of_too_many_levels_are_a_400(template: str | None) -> None:
-    """They are JSON in a string of the body, so the body's own limit does not see them."""
-    arguments = '{"a": ' * 50_000 + "1" + "}" * 50_000
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    messages = [{"role": "assistant", "tool_calls": [call]}]
-    tokenizer = make_tokenizer(chat_template=template) if template else make_tokenizer()
-    async with serving(EchoEngine(always("x")), tokenizer) as client:
-        error = await client.refused(CHAT, {"model": "echo", "messages": messages})
-    assert error["param"] == "messages"
 
 
 @pytest.mark.parametrize(

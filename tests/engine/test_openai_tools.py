@@ -13,7 +13,7 @@ from tests.engine.chat_messages import (
     message_of,
     state_of,
 )
-from tests.engine.echo_engine import EchoEngine
+from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.parser_cases import (
     HERMES_CASES,
     NAMES,
@@ -95,6 +95,28 @@ async def test_a_template_without_tools_gets_a_system_message_of_them():
         assert '{"name": "weather", "parameters": {"type": "object"}}' in prompt
         assert 'assistant:[{"name": "time", "arguments": {}}]' in prompt
         assert "system:You can" in await prompt_of(client, engine, tools=TOOLS)
+
+
+DEEP = "[" * 50_000 + "]" * 50_000
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Pa', "", "5", DEEP], ids=str.__len__)
+@pytest.mark.parametrize("template", [TOOL_TEMPLATE, None], ids=["tools", "no tools"])
+async def test_earlier_calls_are_taken_with_whatever_arguments_the_model_wrote(arguments, template):
+    """Clients send them back as they were, also those that were cut off."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "not understood"},
+    ]
+    engine = EchoEngine(always("x"), max_model_len=400_000)
+    tokenizer = make_tokenizer(chat_template=template) if template else make_tokenizer()
+    async with client_of(state_of(engine, tokenizer=tokenizer)) as client:
+        prompt = await prompt_of(client, engine, messages=messages, tools=TOOLS)
+    assert "tool:not understood" in prompt
+    if not template:
+        shown = {"": "{}", "5": "5"}.get(arguments) or json.dumps(arguments)
+        assert f'assistant:[{{"name": "f", "arguments": {shown}}}]' in prompt
 
 
 async def test_one_call_at_most_ends_the_answer_and_the_sequence():

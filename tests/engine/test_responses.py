@@ -129,8 +129,6 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"tools": TOOLS[:1], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"input": [{"role": "user"}]}, "input.0.content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
-        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
-         "input"),
     ],
 )  # fmt: skip
 async def test_wrong_requests_name_the_field(fields, param):

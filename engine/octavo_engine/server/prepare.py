@@ -58,7 +58,7 @@ def render_prompt(fields: ChatCompletionRequest, loaded: Loaded) -> str:
     try:
         return _rendered(fields, loaded)
     except RecursionError as error:
-        # Arguments of earlier calls are JSON within strings, which the body's own limit misses.
+        # Arguments of earlier calls are JSON in strings, which the body's own limit does not see.
         raise RequestError("the messages hold JSON of too many levels", "messages") from error
 
 

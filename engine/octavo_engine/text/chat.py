@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from octavo_engine.errors import RequestError
@@ -94,14 +95,13 @@ def _text(content: str | Sequence[Mapping[str, str]] | None) -> str:
 
 
 def _tool_call(call: Mapping[str, Any], param: str) -> dict[str, Any]:
-    """Arguments travel as JSON text; templates print an object in their own way."""
+    """Arguments travel as JSON text; templates print an object in their own way. What is no JSON,
+    since a model has written it so or was cut off, stays the text that it is."""
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RequestError(f"{param} needs 'function' with a 'name'", param)
     arguments = function.get("arguments", "{}")
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments or "{}")
-        except ValueError as error:
-            raise RequestError(f"{param}.function.arguments is not JSON: {error}", param) from error
     return {**call, "function": {**function, "arguments": arguments}}
