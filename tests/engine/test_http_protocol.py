@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.echo_engine import EchoEngine, always
@@ -114,3 +115,16 @@ def test_a_head_is_the_same_however_it_is_cut(points: list[int]) -> None:
     pieces = [reader.push(message[start:end]) for start, end in pairwise(edges)]
     assert b"".join(pieces) == message.replace(b"uPgrade: h2c", b"x-upgrade: h2c")
     assert reader.num_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/livez", 200), ("/metrics", 200), ("/v1/models", 200), ("/v1/completions", 405)],
+)
+async def test_head_is_answered_as_get_without_a_body(path: str, status: int) -> None:
+    async with process(EchoEngine(always("x"))) as server:
+        await server.until_status("/readyz", 200)
+        answer = await server.http.head(path)
+        plain = await server.http.get(path)
+    assert (answer.status_code, answer.content) == (status, b"")
+    assert answer.headers["content-type"] == plain.headers["content-type"]

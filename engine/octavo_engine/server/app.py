@@ -12,6 +12,7 @@ from octavo_engine.server.auth import RequireKey
 from octavo_engine.server.disconnect import ClientGone
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.generation_routes import generation_router
+from octavo_engine.server.head import HeadAsGet
 from octavo_engine.server.http_metrics import MeasureHttp
 from octavo_engine.server.info_routes import info_router
 from octavo_engine.server.metrics_registry import ServerMetrics
@@ -27,7 +28,8 @@ REJECTIONS = frozenset({"queue_full", "overloaded", "loading", "draining", "engi
 def build_app(state: ServerState) -> FastAPI:
     app = FastAPI(title="Octavo", version=octavo_version(), redoc_url=None)
     app.add_middleware(RequireKey, keys=state.keys)
-    app.add_middleware(MeasureHttp, metrics=state.metrics)  # added last: it sees the refusals too
+    app.add_middleware(MeasureHttp, metrics=state.metrics)  # around the key: it sees refusals too
+    app.add_middleware(HeadAsGet)
     app.include_router(info_router(state))
     app.include_router(generation_router(state))
     app.include_router(tokenize_router(state))

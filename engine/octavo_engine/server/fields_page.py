@@ -26,7 +26,8 @@ def fields_page() -> str:
 
 def _section(path: str, kind: type[GenerationFields]) -> str:
     ignored = [name for name in kind.ignored_fields if name in kind.model_fields]
-    honoured = [name for name in kind.model_fields if name not in ignored]
+    without_effect = {*ignored, *kind.neutral_words}
+    honoured = [name for name in kind.model_fields if name not in without_effect]
     required = [name for name in honoured if kind.model_fields[name].is_required()]
     optional = sorted(name for name in honoured if name not in required)
     lines = [
@@ -41,8 +42,11 @@ def _section(path: str, kind: type[GenerationFields]) -> str:
         "| known, not supported | values taken, as they ask for nothing |",
         "| --- | --- |",
     ]
-    for name, values in sorted(kind.neutral_values.items()):
-        shown = ", ".join(f"`{json.dumps(value)}`" for value in values)
+    lists = {
+        name: ", ".join(f"`{json.dumps(value)}`" for value in values)
+        for name, values in kind.neutral_values.items()
+    }
+    for name, shown in sorted({**lists, **kind.neutral_words}.items()):
         lines.append(f"| `{name}` | {shown or 'none'} |")
     return "\n".join([*lines, ""])
 

@@ -50,6 +50,8 @@ class GenerationFields(BaseModel):
         "request_id",
     )
     """Taken with any value: what they say of the client changes no answer."""
+    neutral_words: ClassVar[dict[str, str]] = {}
+    """Of fields without effect that are checked beside others: the values taken, in words."""
 
     model: str
     stream: bool | None = None
@@ -134,6 +136,7 @@ class CompletionRequest(SamplingFields):
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = SamplingFields.neutral_values | {
         "suffix": ("",),
     }
+    neutral_words: ClassVar[dict[str, str]] = {"best_of": "the same as `n`"}
 
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
     best_of: int | None = Field(None, ge=1, le=MAX_N)
