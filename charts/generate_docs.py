@@ -31,6 +31,27 @@ Secrets, no exec, no wildcards. With `watchNamespaces` it asks for nothing outsi
 but the CRD (set `crds.install=false` where somebody else installs that). `helm uninstall` keeps the
 CRD and so every service.
 
+## What it may take away
+
+- It deletes ConfigMaps and PodMonitors of its own, once no setting asks for them and no pod reads
+  them. The Role cannot say "of its own"; the operator deletes only what its services own.
+- It evicts a pod whose engine ended by a GPU fault for the third time: a restarted container keeps
+  its pod's accelerator, also a broken one. The eviction API keeps to PodDisruptionBudgets, and an
+  Event tells of it. `evictAfterGpuFaults=false` takes the right away.
+- While a replica that a service lacks is on its way, the service's PodDisruptionBudget allows no
+  eviction, so that no consolidation of nodes begins its start anew; a drain waits. It ends when the
+  replica answers, fails, or is not there in time (`spec.rollout.progressDeadlineSeconds`).
+
+## Upgrades
+
+`helm upgrade` alone restarts no engine. The pod template that was applied is kept on each service's
+Deployment or StatefulSet, and it stays until the service's spec or the values below `engine` ask
+for other pods, also where another release would make other pods of the same wishes. A new default
+of `engine.image` does ask for them: set `engine.image` to keep the one that runs. A service changes
+to a new release's template, without any other change, by
+
+    kubectl annotate deployment NAME serving.octavo.dev/pod-template-
+
 Needs Kubernetes {kubernetes}.
 
 ## Values

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.cluster.errors import ClusterError
 from tests.cluster.local import LocalProvider
 from tests.e2e import faults
 from tests.e2e.stage import SERVICE, Manifest, NotSo, Stage, ready_now
@@ -85,7 +86,18 @@ def _evict(stage: Stage) -> None:
         "kind": "Eviction",
         "metadata": {"name": victim, "namespace": stage.namespace},
     }
-    stage.kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
+
+    def is_taken() -> bool:
+        try:
+            stage.kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
+        except ClusterError as error:
+            if "disruption budget" in str(error):
+                return False
+            raise
+        return True
+
+    # Just after a start the budget may still protect it; who drains tries again, too.
+    stage.wait(f"{victim} evicted", is_taken, timeout_s=60)
     _gone(stage, victim)
 
 

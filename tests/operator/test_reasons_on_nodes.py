@@ -218,6 +218,22 @@ def test_a_replica_that_leaves_and_its_loss_are_told(told, kubectl_on_nodes):
     told("well", "Progressing", "True", Reason.DRAINING, pattern)
 
 
+def test_a_pod_that_keeps_a_broken_accelerator_gets_a_successor(told, kubectl_on_nodes):
+    service = Reason.GPU_FAULT.lower()
+    field = f"--field-selector=involvedObject.name={service},reason=PodEvicted"
+
+    def said():
+        return [event["message"] for event in kubectl_on_nodes.get("events", field)["items"]]
+
+    # The kubelet waits 10 s and then 20 s before it starts a container again.
+    kubectl_on_nodes.wait_until("evicted", said, timeout_s=120)
+    evicted = said()[0].split()[1]
+    kubectl_on_nodes.wait_until(
+        "a successor",
+        lambda: evicted not in [name_of(pod) for pod in pods(kubectl_on_nodes, service)],
+    )
+
+
 def test_a_pod_that_does_not_go_is_told(told, kubectl_on_nodes):
     told("stuck", "Ready", "True", Reason.ALL_REPLICAS_READY)
     name = name_of(pods(kubectl_on_nodes, "stuck")[0])

@@ -96,6 +96,10 @@ WRONG = {
         {**CPU, "engine": {"swapSpaceGiB": 1}},
         "engine.swapSpaceGiB has no meaning where accelerator.resourceName is none",
     ),
+    "CPU pages": (
+        {**CPU, "engine": {"cpuKvCacheGiB": 0}},
+        "cpuKvCacheGiB must be above 0 and at most 4096",
+    ),
     "CPU pages with GPU": (
         {"engine": {"cpuKvCacheGiB": 1}},
         "engine.cpuKvCacheGiB applies only where accelerator.resourceName is none",
