@@ -2,10 +2,11 @@
 
 import torch
 
-from octavo_engine.quantization.at_load import quantize_rows
+from octavo_engine.quantization.at_load import AtLoadFormat, quantize_rows
 from octavo_engine.quantization.choose import at_load_scheme
 from octavo_engine.quantization.configs.common import EVERYTHING
 from octavo_engine.quantization.gptq import GptqFormat
+from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.matrix import QuantizedMatrix
 from octavo_engine.quantization.scheme import LinearScheme, Matcher, Rule, Scheme
 
@@ -13,24 +14,25 @@ GROUP_SIZE = 128
 MATRIX_RANGE = 0.02
 NIBBLE_RANGE = 4.3
 """Standard deviation of 1 to 15."""
+HEAD = Rule(Matcher("exact", "lm_head"), None)
+"""It stays as it is."""
 
 
 def scheme_named(name: str) -> Scheme:
-    """int4: GPTQ in groups of 128, symmetric; fp8 and int8 as they are made at load."""
+    """int4: GPTQ in groups of 128, symmetric; fp8 as it is made at load; int8: W8A8 as
+    llm-compressor writes it, with one scale a row and one a token."""
     if name == "fp8":
         return at_load_scheme("fp8")
     if name == "int8":
-        return at_load_scheme("int8")
+        rounding = InputFormat(kind="int8", is_dynamic=True)
+        linear = LinearScheme(weights=AtLoadFormat("int8"), inputs=rounding)
+        return Scheme(method="compressed-tensors", rules=(HEAD, Rule(EVERYTHING, linear)))
     if name != "int4":
         raise ValueError(f"no benchmark of {name!r}, only of int4, fp8 and int8")
     weights = GptqFormat(
         bits=4, group_size=GROUP_SIZE, is_symmetric=True, uses_act_order=False, zero_offset=1
     )
-    rules = (
-        Rule(Matcher("exact", "lm_head"), None),
-        Rule(EVERYTHING, LinearScheme(weights=weights)),
-    )
-    return Scheme(method="gptq", rules=rules)
+    return Scheme(method="gptq", rules=(HEAD, Rule(EVERYTHING, LinearScheme(weights=weights))))
 
 
 def random_matrix(name: str, shape: tuple[int, ...], device: torch.device) -> QuantizedMatrix:

@@ -22,11 +22,11 @@ def assert_logprob_close(reference: Any, prompt: list[int], row: int, outcome: O
     tokens = outcome.token_ids
     logprobs = forced_logprobs(reference, prompt, tokens)
     theirs = logprobs.argmax(-1).tolist()
-    parting = next((i for i in range(len(tokens)) if tokens[i] != theirs[i]), None)
-    if parting is None:
+    at = parting(tokens, theirs)
+    if at is None:
         return
-    assert tokens[parting] in logprobs[parting].topk(TOP).indices.tolist()
-    assert theirs[parting] in _likeliest(_sampled(row, outcome)[parting])
+    assert tokens[at] in logprobs[at].topk(TOP).indices.tolist()
+    assert theirs[at] in likeliest(sampled(row, outcome)[at])
 
 
 def logprob_errors(
@@ -34,9 +34,9 @@ def logprob_errors(
 ) -> tuple[float, float]:
     """Mean error of the runner's likeliest logprobs at each token, and of `rounded`'s for the same,
     against the float32 model `exact`."""
-    sampled = _sampled(row, outcome)
-    ids = torch.tensor([list(_likeliest(token)) for token in sampled])
-    ours = torch.tensor([list(_likeliest(token).values()) for token in sampled])
+    tokens = sampled(row, outcome)
+    ids = torch.tensor([list(likeliest(token)) for token in tokens])
+    ours = torch.tensor([list(likeliest(token).values()) for token in tokens])
     truth = forced_logprobs(exact, prompt, outcome.token_ids).gather(1, ids)
     theirs = forced_logprobs(rounded, prompt, outcome.token_ids).gather(1, ids)
     return float((ours - truth).abs().mean()), float((theirs - truth).abs().mean())
@@ -49,10 +49,17 @@ def forced_logprobs(model: Any, prompt: list[int], tokens: list[int]) -> torch.T
     return logits.float().log_softmax(-1)
 
 
-def _sampled(row: int, outcome: Outcome) -> list[SampledToken]:
+def parting(one: list[int], other: list[int]) -> int | None:
+    """Where two rows of tokens first differ; None: nowhere."""
+    pairs = enumerate(zip(one, other, strict=True))
+    return next((at for at, (a, b) in pairs if a != b), None)
+
+
+def sampled(row: int, outcome: Outcome) -> list[SampledToken]:
     return [token for result in outcome.results for token in result.sampled if token.row == row]
 
 
-def _likeliest(token: SampledToken) -> dict[int, float]:
+def likeliest(token: SampledToken, count: int = TOP) -> dict[int, float]:
+    """Logprobs by id."""
     assert token.logprobs is not None
-    return {top.token_id: top.logprob for top in token.logprobs.top[:TOP]}
+    return {top.token_id: top.logprob for top in token.logprobs.top[:count]}
