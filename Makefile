@@ -135,17 +135,21 @@ request-fields: setup ## Write the reference page of request fields
 conformance: setup ## Ask a server of OpenAI's API all that clients rely on: make conformance URL=http://...
 	$(BIN)/python -m tests.conformance $(URL)
 
+# STORM_S seconds of faults, and about a minute for the cluster and for the end state to come about.
+STORM_S ?= 300
 .PHONY: fault-storm
-fault-storm: preflight-cluster setup ## Five minutes of faults before the API server while 50 services come, change and go
-	OCTAVO_FAULT_STORM_S=300 $(BIN)/python -m pytest -s tests/operator/test_fault_storm_on_cluster.py
+fault-storm: preflight-cluster setup ## Five minutes (STORM_S=...) of faults before the API server while 50 services come, change and go
+	OCTAVO_FAULT_STORM_S=$(STORM_S) $(BIN)/python -m pytest -s tests/operator/test_fault_storm_on_cluster.py $(PYTEST_ARGS)
 
+# Minutes, on a machine with nothing else to do. BLOWS="'evict a pod' 'drain a node'" for some of them.
 .PHONY: survive
 survive: preflight setup ## What 30 running streams survive: deletes, rollouts, drains, kills; prints a table
-	@$(BIN)/python -m tests.e2e.survive
+	@$(BIN)/python -m tests.e2e.survive $(BLOWS)
 
+# About ten minutes, three of them idle. BENCH_ARGS="--services 100 --idle-s 60" for a shorter look.
 .PHONY: bench-operator
 bench-operator: preflight-cluster setup ## 500 services on a real API server: time to converge, calls when idle, memory
-	@$(BIN)/python -m tests.bench.operator_bench
+	@$(BIN)/python -m tests.bench.operator_bench $(BENCH_ARGS)
 
 .PHONY: fuzz-server
 fuzz-server: setup ## 5,000 requests made up from the OpenAPI document; minutes, for the night
