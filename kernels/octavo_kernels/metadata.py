@@ -11,7 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from octavo_kernels.gpu.schedule import AttentionSchedule
-    from octavo_kernels.reference.decode_plan import DecodeBucket
+    from octavo_kernels.reference.decode_plan import DecodePlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class AttentionMetadata:
     query_lens_host: list[int]
     schedule: "AttentionSchedule | None" = None
     """Filled by `prepare_attention`: the step cut into pieces of work. None: cut in each layer."""
-    decode_plan: "tuple[DecodeBucket, ...] | None" = None
+    decode_plan: "DecodePlan | None" = None
     """Filled by `prepare_attention` on a CPU: the decode rows in buckets of like length."""
 
 
@@ -60,6 +60,17 @@ class KVScales:
     k: torch.Tensor
     """[Hkv] float32."""
     v: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRule:
+    """What a layer does with queries and keys, as `ops.paged_attention` says of its arguments."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+    scales: KVScales | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import overload
 
 import torch
 
-from octavo_kernels.metadata import AttentionMetadata, KVScales, SamplingTensors
+from octavo_kernels.metadata import AttentionMetadata, AttentionRule, KVScales, SamplingTensors
 
 
 @overload
@@ -231,9 +231,14 @@ def paged_attention(
     scales: of pages in e4m3.
     """
     if q.is_cpu:
-        from octavo_kernels.cpu.run import paged_attention as run
-    else:
-        from octavo_kernels.gpu.paged_attention import paged_attention as run
+        from octavo_kernels.cpu.run import paged_attention as attend
+
+        rule = AttentionRule(
+            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales
+        )
+        return attend(q, k_cache, v_cache, metadata, rule)
+    from octavo_kernels.gpu.paged_attention import paged_attention as run
+
     return run(
         q, k_cache, v_cache, metadata,
         scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,

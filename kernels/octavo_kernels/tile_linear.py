@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from octavo_kernels.cpu.parallel import Kernel, ThreadPool
+    from octavo_kernels.cpu.tiles import Pinned
 
 GateActivation = Literal["silu", "gelu_tanh"]
 
@@ -101,7 +100,7 @@ def _multiply(
     y = x.new_empty((num_tokens, num_columns))
     words = (
         num_tokens, num_columns, size, x.data_ptr(), 2 * x.stride(0), weight.data_ptr(),
-        _address(bias), y.data_ptr(), _configurations(num_tokens % 32).ctypes.data, *gated,
+        _address(bias), y.data_ptr(), _configurations(num_tokens % 32).address, *gated,
     )  # fmt: skip
     pool.run(kernel, words, torch.get_num_threads())
     return y
@@ -128,11 +127,11 @@ def _compiled() -> "tuple[ThreadPool, Kernel] | None":
 
 
 @functools.cache
-def _configurations(num_left: int) -> "np.ndarray":
+def _configurations(num_left: int) -> "Pinned":
     """Of the matrix unit for whole groups of 32 rows, and for those left."""
     import numpy as np
 
-    from octavo_kernels.cpu.tiles import configuration
+    from octavo_kernels.cpu.tiles import Pinned, configuration
 
     above = min(num_left, 16)
-    return np.concatenate([configuration(16, 16), configuration(above, num_left - above)])
+    return Pinned(np.concatenate([configuration(16, 16), configuration(above, num_left - above)]))

@@ -8,6 +8,7 @@ import torch
 
 from octavo_kernels import AttentionMetadata, SamplingTensors, ops
 from octavo_kernels.cpu import run
+from octavo_kernels.metadata import AttentionRule
 from octavo_kernels.reference.paged_attention import paged_attention as plain_attention
 from octavo_kernels.reference.rms_norm import rms_norm as plain_rms_norm
 from octavo_kernels.reference.rope import apply_rope as plain_rope
@@ -100,7 +101,9 @@ def test_decode_attention(
     metadata = _metadata(SEQ_LENS, [1] * len(SEQ_LENS), block_size, cpu)
     q, caches = _inputs(metadata, num_q, num_kv, head_dim, cpu)
     out = ops.paged_attention(q, *caches, metadata, scale=0.3, window=window)
-    exact = plain_attention(q.float(), *caches.float(), metadata, scale=0.3, window=window)
+    exact = plain_attention(
+        q.float(), *caches.float(), metadata, AttentionRule(scale=0.3, window=window)
+    )
     assert_close(out, exact, BF16)
 
 
@@ -110,7 +113,9 @@ def test_decode_attention_of_large_heads_and_many_of_them(
     metadata = _metadata(SEQ_LENS, [1] * len(SEQ_LENS), 16, cpu)
     q, caches = _inputs(metadata, 18, 2, 160, cpu)
     out = ops.paged_attention(q, *caches, metadata, scale=0.1)
-    assert_close(out, plain_attention(q.float(), *caches.float(), metadata, scale=0.1), BF16)
+    assert_close(
+        out, plain_attention(q.float(), *caches.float(), metadata, AttentionRule(scale=0.1)), BF16
+    )
 
 
 @pytest.mark.usefixtures("decode_by")
@@ -161,7 +166,7 @@ def test_rows_that_prefill_stand_behind_those_that_decode(
     metadata = _metadata([40, 17, 30, 9], [1, 1, 30, 4], 16, cpu)
     q, caches = _inputs(metadata, 4, 2, 32, cpu)
     out = ops.paged_attention(q, *caches, metadata, scale=0.2)
-    exact = plain_attention(q.float(), *caches.float(), metadata, scale=0.2)
+    exact = plain_attention(q.float(), *caches.float(), metadata, AttentionRule(scale=0.2))
     assert_close(out, exact, BF16, factor=1.5)
 
 
@@ -172,7 +177,9 @@ def test_what_the_kernel_lacks_the_reference_does(
     metadata = _metadata([40, 17], [1, 1], 16, cpu)
     q, caches = _inputs(metadata, 4, 2, 32, cpu)
     out = ops.paged_attention(q, *caches, metadata, scale=0.2, **options)
-    exact = plain_attention(q.float(), *caches.float(), metadata, scale=0.2, **options)
+    exact = plain_attention(
+        q.float(), *caches.float(), metadata, AttentionRule(scale=0.2, **options)
+    )
     assert_close(out, exact, BF16)
 
 
@@ -183,7 +190,7 @@ def test_the_references_serve_without_numba(
     metadata = _metadata([40, 17], [1, 1], 16, cpu)
     q, caches = _inputs(metadata, 4, 2, 32, cpu)
     out = ops.paged_attention(q, *caches, metadata, scale=0.2)
-    assert torch.equal(out, plain_attention(q, *caches, metadata, scale=0.2))
+    assert torch.equal(out, plain_attention(q, *caches, metadata, AttentionRule(scale=0.2)))
 
 
 def test_argmax_is_that_of_float32(cpu: torch.Generator) -> None:

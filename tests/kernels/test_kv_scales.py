@@ -16,7 +16,7 @@ from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.kv_write import kv_write
 from octavo_kernels.gpu.paged_attention import paged_attention
 from octavo_kernels.gpu.rope import rope_kv_write
-from octavo_kernels.metadata import PAGE_MAX, KVScales
+from octavo_kernels.metadata import PAGE_MAX, AttentionRule, KVScales
 from octavo_kernels.reference import kv_write as reference
 from octavo_kernels.reference.paged_attention import paged_attention as reference_attention
 from octavo_kernels.reference.rope import apply_rope
@@ -118,7 +118,8 @@ def test_attention_reads_what_the_pages_stand_for(
     exact = case.oracle(options)
     out = paged_attention(*arguments, scale=options.scale, softcap=softcap, scales=scales)
     assert_close(out, exact, dtype, 2.0)
-    plain = reference_attention(*arguments, scale=options.scale, softcap=softcap, scales=scales)
+    rule = AttentionRule(scale=options.scale, softcap=softcap, scales=scales)
+    plain = reference_attention(*arguments, rule)
     assert_close(plain, exact, dtype, 2.0)
 
 

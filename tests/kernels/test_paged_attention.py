@@ -12,6 +12,7 @@ from octavo_kernels.gpu.decode_attention import DecodeConfig, decode_attention
 from octavo_kernels.gpu.paged_attention import paged_attention
 from octavo_kernels.gpu.prefill_attention import PrefillConfig, prefill_attention
 from octavo_kernels.gpu.schedule import cut_tiles, plan_decode, with_schedule
+from octavo_kernels.metadata import AttentionRule
 from octavo_kernels.reference.paged_attention import paged_attention as reference
 
 Check = Callable[..., None]
@@ -192,7 +193,7 @@ def test_a_mixed_step_agrees_with_the_cpu_path(
     out = paged_attention(*arguments, metadata, scale=0.125, window=window)
     exact = case.oracle(AttentionOptions(scale=0.125, window=window))
     assert_close(out, exact, torch.float32, FACTOR)
-    plain = reference(*arguments, case.metadata, scale=0.125, window=window)
+    plain = reference(*arguments, case.metadata, AttentionRule(scale=0.125, window=window))
     assert_close(plain, exact, torch.float32, FACTOR)
 
 

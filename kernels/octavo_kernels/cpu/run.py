@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from octavo_kernels.metadata import AttentionMetadata, KVScales, SamplingTensors
+from octavo_kernels.metadata import AttentionMetadata, AttentionRule, KVScales, SamplingTensors
 from octavo_kernels.reference import paged_attention as attention
 from octavo_kernels.reference.kv_write import kv_write
 from octavo_kernels.reference.rms_norm import rms_norm as plain_rms_norm
@@ -19,9 +19,8 @@ from octavo_kernels.reference.rope import apply_rope
 from octavo_kernels.reference.sampling import sample as plain_sample
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from octavo_kernels.cpu.parallel import Kernel, ThreadPool
+    from octavo_kernels.cpu.tiles import Pinned
 
 SERIAL_NUM_TOKENS = 4
 """Up to so many tokens one thread is done before another has begun, even one that waits awake."""
@@ -55,7 +54,7 @@ def compiled() -> Compiled | None:
 @dataclass(frozen=True)
 class DecodeKernel:
     kernel: "Kernel"
-    configuration: "np.ndarray | None"
+    configuration: "Pinned | None"
     """Of the matrix unit, where it is used."""
 
 
@@ -65,9 +64,10 @@ def decode_kernel(num_queries: int, head_dim: int, *, by_tiles: bool) -> DecodeK
 
     if by_tiles:
         from octavo_kernels.cpu.tile_attention import configuration, make_tile_attention
+        from octavo_kernels.cpu.tiles import Pinned
 
         kernel = Kernel(make_tile_attention(num_queries, head_dim))
-        return DecodeKernel(kernel, configuration(num_queries))
+        return DecodeKernel(kernel, Pinned(configuration(num_queries)))
     from octavo_kernels.cpu.decode_attention import make_decode_attention
 
     return DecodeKernel(Kernel(make_decode_attention(num_queries, head_dim)), None)
@@ -129,10 +129,16 @@ def rope_kv_write(
     scales: KVScales | None = None,
 ) -> None:
     """Without QK-norm."""
-    kernels = None
-    is_covered = all(_has_plain_heads(x) for x in (q, k, v)) and not interleaved
-    if is_covered and all(map(_is_plain, (k_cache, v_cache))) and cos.dtype == torch.float32:
-        kernels = compiled()
+    is_covered = (
+        _has_plain_heads(q)
+        and _has_plain_heads(k)
+        and _has_plain_heads(v)
+        and _is_plain(k_cache)
+        and _is_plain(v_cache)
+        and cos.dtype == torch.float32
+        and not interleaved
+    )
+    kernels = compiled() if is_covered else None
     if kernels is None:
         apply_rope(q, k, cos, sin, positions, interleaved=interleaved)
         kv_write(k, v, k_cache, v_cache, slots, cache_rows, scales)
@@ -153,28 +159,17 @@ def paged_attention(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     metadata: AttentionMetadata,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    scales: KVScales | None = None,
+    rule: AttentionRule,
 ) -> torch.Tensor:
-    num_decodes = metadata.num_decode_rows
     kernels = None
-    is_covered = softcap is None and sinks is None and q.shape[2] % 2 == 0
-    if num_decodes and is_covered and _has_plain_heads(q):
-        kernels = compiled() if all(map(_is_plain, (k_cache, v_cache))) else None
+    is_covered = rule.softcap is None and rule.sinks is None and q.shape[2] % 2 == 0
+    if metadata.num_decode_rows and is_covered and _has_plain_heads(q):
+        kernels = compiled() if _is_plain(k_cache) and _is_plain(v_cache) else None
     if kernels is None:
-        return attention.paged_attention(
-            q, k_cache, v_cache, metadata,
-            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-        )  # fmt: skip
+        return attention.paged_attention(q, k_cache, v_cache, metadata, rule)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    _decode(kernels.pool, q, k_cache, v_cache, metadata, scale, window, out)
-    attention.attend_other_rows(
-        q, k_cache, v_cache, metadata, out, scale=scale, window=window, softcap=softcap, sinks=sinks
-    )
+    _decode(kernels.pool, q, k_cache, v_cache, metadata, rule, out)
+    attention.attend_other_rows(q, k_cache, v_cache, metadata, rule, out)
     return out
 
 
@@ -184,8 +179,7 @@ def _decode(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     metadata: AttentionMetadata,
-    scale: float,
-    window: int | None,
+    rule: AttentionRule,
     out: torch.Tensor,
 ) -> None:
     """The first rows of out[T, Hq, D], of those that decode."""
@@ -196,10 +190,10 @@ def _decode(
     kernel = _decode_kernel(q.shape[1] // num_kv_heads, head_dim)
     configuration = kernel.configuration
     words = (
-        metadata.num_decode_rows, num_kv_heads, block_size, block_table.shape[1], window or 0,
+        metadata.num_decode_rows, num_kv_heads, block_size, block_table.shape[1], rule.window or 0,
         q.data_ptr(), q.stride(0), k_cache.data_ptr(), v_cache.data_ptr(),
-        block_table.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), number(scale),
-        0 if configuration is None else configuration.ctypes.data,
+        block_table.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), number(rule.scale),
+        0 if configuration is None else configuration.address,
     )  # fmt: skip
     pool.run(kernel.kernel, words, torch.get_num_threads())
 

@@ -20,6 +20,14 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 _I8, _I32, _VOID = ir.IntType(8), ir.IntType(32), ir.VoidType()
 
 
+class Pinned:
+    """An array and where it lies: asking numpy for that takes as long as starting a kernel."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.address: int = array.ctypes.data
+
+
 @functools.cache
 def has_tiles() -> bool:
     """Whether this process may use tiles for bfloat16; asks the system for it."""

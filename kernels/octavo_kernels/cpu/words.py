@@ -52,6 +52,7 @@ def _pointer(kind: types.Type, llvm: ir.Type):
 
 
 words_at = _pointer(types.uint16, ir.IntType(16))
+shorts_at = _pointer(types.int16, ir.IntType(16))
 int32s_at = _pointer(types.int32, ir.IntType(32))
 int64s_at = _pointer(types.int64, ir.IntType(64))
 floats_at = _pointer(types.float32, ir.FloatType())

@@ -3,6 +3,7 @@
 Rows of like length share a bucket, so that short rows do not copy as much as the longest.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,10 +28,25 @@ class DecodeBucket:
     """[rows, 1, 1, pieces * PIECE_LEN] bool."""
 
 
+class DecodePlan:
+    """Buckets of a step, made when the first layer asks: compiled kernels never do."""
+
+    def __init__(
+        self, metadata: AttentionMetadata, *, num_kv_heads: int, window: int | None
+    ) -> None:
+        self._metadata = metadata
+        self._num_kv_heads = num_kv_heads
+        self._window = window
+
+    @functools.cached_property
+    def buckets(self) -> tuple[DecodeBucket, ...]:
+        return plan_decode(self._metadata, num_kv_heads=self._num_kv_heads, window=self._window)
+
+
 def with_plan(
     metadata: AttentionMetadata, *, num_kv_heads: int, window: int | None
 ) -> AttentionMetadata:
-    plan = plan_decode(metadata, num_kv_heads=num_kv_heads, window=window)
+    plan = DecodePlan(metadata, num_kv_heads=num_kv_heads, window=window)
     return replace(metadata, decode_plan=plan)
 
 

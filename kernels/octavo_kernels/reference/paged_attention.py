@@ -8,8 +8,8 @@ Products of 16-bit operands accumulate in float32, and the softmax is float32.
 import torch
 from torch.nn import functional
 
-from octavo_kernels.metadata import AttentionMetadata, KVScales
-from octavo_kernels.reference.decode_plan import PIECE_LEN, DecodeBucket, plan_decode
+from octavo_kernels.metadata import AttentionMetadata, AttentionRule
+from octavo_kernels.reference.decode_plan import PIECE_LEN, DecodeBucket, with_plan
 
 
 def paged_attention(
@@ -17,27 +17,20 @@ def paged_attention(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     metadata: AttentionMetadata,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    scales: KVScales | None = None,
+    rule: AttentionRule,
 ) -> torch.Tensor:
     num_decodes = metadata.num_decode_rows
-    buckets = metadata.decode_plan
-    if buckets is None:
-        buckets = plan_decode(metadata, num_kv_heads=k_cache.shape[1], window=window)
+    if metadata.decode_plan is None:
+        metadata = with_plan(metadata, num_kv_heads=k_cache.shape[1], window=rule.window)
+    assert metadata.decode_plan is not None
+    buckets = metadata.decode_plan.buckets
     if len(buckets) == 1 and metadata.num_rows == num_decodes:
-        return _decode(q, k_cache, v_cache, buckets[0], scale, softcap, sinks, scales)
+        return _decode(q, k_cache, v_cache, buckets[0], rule)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for bucket in buckets:
         rows = slice(bucket.first_row, bucket.last_row)
-        out[rows] = _decode(q[rows], k_cache, v_cache, bucket, scale, softcap, sinks, scales)
-    attend_other_rows(
-        q, k_cache, v_cache, metadata, out,
-        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-    )  # fmt: skip
+        out[rows] = _decode(q[rows], k_cache, v_cache, bucket, rule)
+    attend_other_rows(q, k_cache, v_cache, metadata, rule, out)
     return out
 
 
@@ -46,23 +39,15 @@ def attend_other_rows(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     metadata: AttentionMetadata,
+    rule: AttentionRule,
     out: torch.Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    scales: KVScales | None = None,
 ) -> None:
     """Writes to out, like q, what rows that do not decode get."""
     first = metadata.num_decode_rows
     for row in range(metadata.num_decode_rows, metadata.num_rows):
         last = first + metadata.query_lens_host[row]
         if metadata.seq_lens_host[row] and last > first:
-            out[first:last] = _prefill(
-                q[first:last], k_cache, v_cache, metadata, row, scale, window, softcap, sinks,
-                scales,
-            )  # fmt: skip
+            out[first:last] = _prefill(q[first:last], k_cache, v_cache, metadata, row, rule)
         first = last
 
 
@@ -71,10 +56,7 @@ def _decode(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     bucket: DecodeBucket,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    scales: KVScales | None,
+    rule: AttentionRule,
 ) -> torch.Tensor:
     """q[N, Hq, D], one query for each row of the bucket -> [N, Hq, D]."""
     num_rows, num_q_heads, head_dim = q.shape
@@ -84,10 +66,11 @@ def _decode(
     shape = (num_rows, num_kv_heads, -1, head_dim)
     keys = _pieces(k_cache, bucket.piece_rows).view(shape)
     values = _pieces(v_cache, bucket.piece_rows).view(shape)
-    if scales is not None:
-        keys, values = _from_page(keys, scales.k, q.dtype), _from_page(values, scales.v, q.dtype)
-    sink_logits = None if sinks is None else sinks.reshape(1, num_kv_heads, -1)
-    out = _attend(grouped, keys, values, bucket.visible, scale, softcap, sink_logits)
+    if rule.scales is not None:
+        keys = _from_page(keys, rule.scales.k, q.dtype)
+        values = _from_page(values, rule.scales.v, q.dtype)
+    sink_logits = None if rule.sinks is None else rule.sinks.reshape(1, num_kv_heads, -1)
+    out = _attend(grouped, keys, values, bucket.visible, rule, sink_logits)
     return out.reshape(num_rows, num_q_heads, head_dim)
 
 
@@ -97,30 +80,28 @@ def _prefill(
     v_cache: torch.Tensor,
     metadata: AttentionMetadata,
     row: int,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    scales: KVScales | None,
+    rule: AttentionRule,
 ) -> torch.Tensor:
     """q[L, Hq, D], the last L queries of a row -> [L, Hq, D]."""
     num_queries, num_q_heads = q.shape[:2]
     num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
     seq_len = metadata.seq_lens_host[row]
     start = seq_len - num_queries
+    window = rule.window
     first_block = 0 if window is None else max(0, start - window + 1) // block_size
     blocks = metadata.block_table[row, first_block : -(-seq_len // block_size)].long()
     first_position = first_block * block_size
     num_keys = seq_len - first_position
     keys = _gather(k_cache, blocks)[:, :, :num_keys]
     values = _gather(v_cache, blocks)[:, :, :num_keys]
-    if scales is not None:
-        keys, values = _from_page(keys, scales.k, q.dtype), _from_page(values, scales.v, q.dtype)
+    if rule.scales is not None:
+        keys = _from_page(keys, rule.scales.k, q.dtype)
+        values = _from_page(values, rule.scales.v, q.dtype)
     group_size = num_q_heads // num_kv_heads
     queries = q.transpose(0, 1).unsqueeze(0)
-    if window is None and softcap is None and sinks is None and start == 0:
+    if window is None and rule.softcap is None and rule.sinks is None and start == 0:
         out = functional.scaled_dot_product_attention(
-            queries, keys, values, is_causal=True, scale=scale, enable_gqa=group_size > 1
+            queries, keys, values, is_causal=True, scale=rule.scale, enable_gqa=group_size > 1
         )
         return out[0].transpose(0, 1)
     query_positions = torch.arange(start, seq_len, device=q.device)[:, None]
@@ -131,8 +112,8 @@ def _prefill(
     if group_size > 1:
         keys = keys.repeat_interleave(group_size, dim=1)
         values = values.repeat_interleave(group_size, dim=1)
-    sink_logits = None if sinks is None else sinks.reshape(1, num_q_heads, 1)
-    out = _attend(queries, keys, values, visible[None, None], scale, softcap, sink_logits)
+    sink_logits = None if rule.sinks is None else rule.sinks.reshape(1, num_q_heads, 1)
+    out = _attend(queries, keys, values, visible[None, None], rule, sink_logits)
     return out[0].transpose(0, 1)
 
 
@@ -163,16 +144,15 @@ def _attend(
     k: torch.Tensor,
     v: torch.Tensor,
     visible: torch.Tensor,
-    scale: float,
-    softcap: float | None,
+    rule: AttentionRule,
     sink_logits: torch.Tensor | None,
 ) -> torch.Tensor:
     """q[N, H, L, D], k and v[N, H, S, D]; visible like [N, H, L, S], sink_logits like [N, H, L]."""
-    if softcap is None and sink_logits is None:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)
-    scores = (q.float() @ k.float().transpose(-1, -2)) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+    if rule.softcap is None and sink_logits is None:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=rule.scale)
+    scores = (q.float() @ k.float().transpose(-1, -2)) * rule.scale
+    if rule.softcap is not None:
+        scores = rule.softcap * torch.tanh(scores / rule.softcap)
     scores = scores.masked_fill(~visible, -torch.inf)
     if sink_logits is None:
         return (scores.softmax(dim=-1) @ v.float()).to(q.dtype)
