@@ -105,6 +105,10 @@ def test_the_crd_fits_client_side_apply():
     assert path.stat().st_size < 64_000
 
 
-def test_no_column_is_printed_twice(crd):
-    columns = [one["name"] for one in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
-    assert len(columns) == len(set(columns))
+def test_what_kubectl_prints(crd):
+    columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [one["name"] for one in columns if one.get("priority", 0) == 0]
+
+    assert shown[:4] == ["Ready", "Reason", "Replicas", "Available"]
+    assert shown[4:] == ["Model", "Quant", "TP", "KV%", "Pending", "URL", "Age"]
+    assert [one["name"] for one in columns if one.get("priority", 0)] == ["URI"]
