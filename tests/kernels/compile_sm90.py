@@ -48,6 +48,10 @@ class OfflineDriver:
                 "max_num_regs": 65536,
             }
 
+    @staticmethod
+    def launcher_cls(src: Any, metadata: Any) -> None:
+        """Nothing is launched."""
+
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
 

@@ -1,13 +1,14 @@
 """Compiles the kernels of some code side by side, without running them."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import triton
 from triton import knobs
+from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 
@@ -18,6 +19,21 @@ class Compilations:
     num_found: int = 0
     """Kernels that were in the cache."""
     num_compiled: int = 0
+
+
+class _Compilers(ThreadPoolExecutor):
+    """Make a kernel's launcher too: some versions of Triton have the C compiler build one for each
+    signature, at the first launch and one after the other, which took 5 s of a cold start."""
+
+    # Whatever Triton submits is a compilation; its executor's own signature is wider.
+    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
+        def compile_with_launcher() -> Any:
+            kernel = compile_kernel()
+            # It stays in Triton's cache of files, where the first launch finds it.
+            driver.active.launcher_cls(kernel.src, kernel.metadata)
+            return kernel
+
+        return super().submit(compile_with_launcher)
 
 
 @contextmanager
@@ -42,7 +58,7 @@ def compile_only(num_threads: int) -> Iterator[Compilations]:
     JITFunction.run = compile_launch
     knobs.compilation.listener = count
     try:
-        with ThreadPoolExecutor(num_threads) as threads, triton.AsyncCompileMode(threads):
+        with _Compilers(num_threads) as threads, triton.AsyncCompileMode(threads):
             yield counts
     finally:
         JITFunction.run = launch
