@@ -1,4 +1,5 @@
-"""Ranks that a launcher starts, on two hosts: they meet over the network and answer as one rank."""
+"""Ranks that a launcher starts, on two hosts: they meet over the network and answer as one rank,
+unless they are not of one kind."""
 
 import os
 import subprocess
@@ -8,14 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.engine.gguf_files import hf_weights, write_gguf
-from tests.engine.rank0_child import KINDS, Answers, answers
+from tests.engine.rank0_child import KINDS, Answers, answers, config_of
+from tests.engine.tiny_models import save_tiny
 from tests.engine.two_hosts import two_hosts
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
-from octavo_engine.errors import ConfigError
+from octavo_engine.errors import CheckpointError, ConfigError
+from octavo_engine.loading.source import SafetensorsSource
 from octavo_engine.messages import PositionLogprobs, RequestDelta
-from octavo_engine.parallel.rendezvous import open_store, own_entries
+from octavo_engine.parallel.driver import build_parallel_runner
+from octavo_engine.parallel.rendezvous import build_share, open_store, own_entries
 from octavo_engine.parallel.setup import LOOPBACK, RankSetup, setup_on_this_host
+from octavo_engine.progress import silent
 
 LOGPROB_TOLERANCE = 1e-4
 LIMIT_S = 300
@@ -107,3 +112,44 @@ def test_a_port_that_is_taken_is_named() -> None:
     taken = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     with pytest.raises(ConfigError, match=rf"rank 0 at 127\.0\.0\.1:{taken.port} cannot be opened"):
         open_store(setup_on_this_host(0, 2, taken.port))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"intermediate_size": 64}, r"intermediate_size is 64, there \d+"),
+        ({"rope_theta": 5e5}, r"rope_\w+ is .*500000.0.*, there .*10000.0"),
+    ],
+)
+def test_ranks_whose_hosts_hold_different_models_are_refused_before_a_weight_is_read(
+    overrides: dict[str, float], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny("llama", tmp_path / "0")
+    save_tiny("llama", tmp_path / "1", **overrides)
+    store = HashStore()
+    setups = [setup_on_this_host(rank, 2) for rank in range(2)]
+    configs = [config_of(tmp_path / str(rank), 2) for rank in range(2)]
+    monkeypatch.setattr(SafetensorsSource, "tensors", never)
+    # Rank 0 goes on to wait for the other.
+    monkeypatch.setattr("octavo_engine.parallel.rendezvous._make_group", never)
+    with pytest.raises(AssertionError, match="went on"):
+        build_share(configs[0], setups[0], store, "cpu", None, silent)
+    with pytest.raises(CheckpointError, match=rf"is not rank 0's: {sentence}"):
+        build_share(configs[1], setups[1], store, "cpu", None, silent)
+
+
+def never(*arguments: object) -> None:
+    raise AssertionError("it went on")
+
+
+def test_more_processes_than_ranks_are_refused_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in given(29500).environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    sentence = (
+        "tensor_parallel_size 2 needs RANK 0 of WORLD_SIZE 2 here, not RANK 0 of WORLD_SIZE 4"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        build_parallel_runner(config_of(tmp_path, 2), None, silent, "console")

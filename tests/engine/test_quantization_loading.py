@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.engine.fixture_reference import compare, prompts_of, read_reference
 
-from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
-from octavo_engine.errors import CheckpointError
+from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, ParallelSettings
+from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.loading.source import SafetensorsSource
+from octavo_engine.parallel.driver import build_parallel_runner
+from octavo_engine.progress import silent
 from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.model_runner import ModelRunner
 
@@ -60,10 +62,11 @@ def max_error(folder: Path) -> float:
 
 @pytest.fixture
 def no_weight_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tensors(self: SafetensorsSource) -> None:
+    def read(self: SafetensorsSource, *names: object) -> None:
         raise AssertionError("a weight was read before the checkpoint was refused")
 
-    monkeypatch.setattr(SafetensorsSource, "tensors", tensors)
+    for way in ("tensors", "read"):
+        monkeypatch.setattr(SafetensorsSource, way, read)
 
 
 @pytest.mark.usefixtures("no_weight_is_read")
@@ -169,6 +172,25 @@ def test_modules_packed_together_that_round_their_inputs_differently_are_refused
     message = f"round them differently: '{QUERY}': not quantised; .*k_proj': int8"
     with pytest.raises(CheckpointError, match=message):
         load(folder)
+
+
+@pytest.mark.usefixtures("no_weight_is_read")
+def test_ranks_that_the_heads_cannot_be_shared_by_are_refused_with_both_numbers() -> None:
+    config = EngineConfig(
+        model=ModelSettings(path=str(FIXTURES / GPTQ), device="cpu"),
+        parallel=ParallelSettings(tensor_parallel_size=3),
+    )
+    with pytest.raises(ConfigError, match="size 3 cannot share the model's 8 attention heads"):
+        build_parallel_runner(config, None, silent, "console")
+
+
+@pytest.mark.usefixtures("no_weight_is_read")
+def test_an_unknown_method_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    def rename(config: dict[str, Any]) -> None:
+        config["quantization_config"]["quant_method"] = "aqlm"
+
+    with pytest.raises(CheckpointError, match="method 'aqlm' is not supported, only gptq, awq"):
+        load(changed(GPTQ, tmp_path, change_config=rename))
 
 
 @pytest.mark.usefixtures("no_weight_is_read")

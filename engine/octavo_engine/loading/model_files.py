@@ -56,7 +56,7 @@ class ModelFiles:
     source: WeightSource
     is_gguf: bool
     scheme: Scheme | None
-    """How the files say that they are quantised; None: they are not, or in GGUF's own way."""
+    """How the config says that they are quantised; None: they are not, or in GGUF's own way."""
     read: Callable[[Iterable[str]], dict[str, torch.Tensor]] = _read_nothing
     """Some small tensors of a folder, ahead of the others."""
 
@@ -108,7 +108,7 @@ def open_model(path: str, load_format: LoadFormat = "auto") -> ModelFiles:
         folder_source = SafetensorsSource(location)
         scheme = _read_scheme(location, raw, folder_source)
         source = PublishedNames(folder_source, raw["model_type"])
-        read = folder_source.read
+        read = source.read
     else:
         raise CheckpointError(f"{path} is neither a folder nor a .gguf file")
     return ModelFiles(
@@ -148,12 +148,10 @@ def _config_alone(folder: Path, raw: Mapping[str, Any], scheme: Scheme | None) -
 
 def _read_scheme(folder: Path, raw: Mapping[str, Any], source: SafetensorsSource) -> Scheme | None:
     found = read_quantization(folder, raw)
-    infos = source.infos()
     if found is None:
-        refuse_unnamed_quantization(infos)
+        refuse_unnamed_quantization(source.infos())
         return None
-    quantization, file_name = found
-    return settle_zero_points(read_scheme(quantization, file_name), infos, source.read)
+    return read_scheme(*found)
 
 
 def load_decoder(
@@ -181,6 +179,11 @@ def load_decoder(
     ignored |= frozenset(filter(is_kv_scale, infos))
     if not isinstance(source, NoWeights):
         check_fit(_slots(outline, quantized), infos, ignored)
+    if scheme is not None:
+        # From a few weights, so not before everything that needs none was checked.
+        scheme = settle_zero_points(scheme, infos, files.read)
+        quantized = QuantizedCheckpoint(scheme, infos, build.device)
+        build = replace(build, quantization=quantized)
     decoder = Decoder(config, groups, build)
     if isinstance(source, NoWeights):
         source = RandomWeights(lambda: _slots(decoder, quantized), build.device, build.dtype)

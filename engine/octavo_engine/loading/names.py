@@ -58,6 +58,13 @@ class PublishedNames:
             found[published] = info
         return found
 
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Some tensors ahead of the others."""
+        wanted = set(names)
+        published = {name: published_name(self._model_type, name) for name in self._source.infos()}
+        stored = [name for name in published if published[name] in wanted]
+        return {published[name]: tensor for name, tensor in self._source.read(stored).items()}
+
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._source.tensors():
             yield published_name(self._model_type, name), tensor

@@ -5,7 +5,7 @@ import json
 import socket
 from datetime import timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from octavo_engine.batch import Runner
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointError, ConfigError
-from octavo_engine.loading.model_files import open_model
+from octavo_engine.loading.model_files import ModelFiles, open_model
 from octavo_engine.parallel.group import Group
 from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup
 from octavo_engine.progress import Report
@@ -95,14 +95,22 @@ def _make_group(setup: RankSetup, store: Store, device: torch.device, limit_s: f
 def _refuse_other_files(config: EngineConfig, setup: RankSetup, store: Store) -> None:
     """Before any weight is read: hosts may hold different versions of a model."""
     files = open_model(config.model.path, config.model.load_format)
-    infos = {name: (info.shape, info.dtype) for name, info in files.source.infos().items()}
-    facts = json.dumps([files.raw_config, infos], sort_keys=True, default=str)
-    digest = blake2b(facts.encode(), digest_size=16).hexdigest()
-    store.set(f"model/{setup.rank}", digest)
+    facts = _facts(files)
+    store.set(f"model/{setup.rank}", json.dumps(facts))
     if setup.rank == 0:
         return
-    if (found := store.get("model/0").decode()) != digest:
-        raise CheckpointError(
-            f"{files.name} is not what rank 0 has: config and tensors hash to {digest}, there to "
-            f"{found}"
-        )
+    of_rank0 = json.loads(store.get("model/0"))
+    for what in dict.fromkeys([*facts, *of_rank0]):
+        own, other = facts.get(what), of_rank0.get(what)
+        if own != other:
+            raise CheckpointError(f"{files.name} is not rank 0's: {what} is {own}, there {other}")
+
+
+def _facts(files: ModelFiles) -> dict[str, Any]:
+    """What must be equal, by a name for messages."""
+    infos = files.source.infos()
+    tensors = sorted((name, info.shape, info.dtype) for name, info in infos.items())
+    digest = blake2b(repr(tensors).encode(), digest_size=16).hexdigest()
+    # The config first, since it says more.
+    config: dict[str, Any] = json.loads(json.dumps(dict(files.raw_config), default=str))
+    return {**config, "number of tensors": len(infos), "hash of its tensors' shapes": digest}
