@@ -18,6 +18,9 @@ from octavo_operator.config import LeaseSettings
 from octavo_operator.errors import ApiError, LeaseLost
 from octavo_operator.kinds import LEASE, Manifest
 
+_NOT_AS_WRITTEN = frozenset({404, 409})
+"""What a renewal is answered with when the Lease has gone, or has been changed."""
+
 
 @dataclass(frozen=True)
 class _Seen:
@@ -35,6 +38,8 @@ class LeaderLease:
         self._namespace = namespace
         self._identity = identity
         self._seen: _Seen | None = None
+        self._written: Manifest | None = None
+        """The Lease as our last write left it, if that went well."""
         self._last_contact_s = time.monotonic()
         self._fresh = asyncio.Event()
 
@@ -103,10 +108,12 @@ class LeaderLease:
 
     async def _try(self) -> bool:
         """Whether the Lease is ours now; False while another holds it. Raises ApiError."""
+        if await self._is_renewed():
+            return True
         lease = await self._cluster.get(LEASE, self._namespace, self._settings.name)
         self._last_contact_s = time.monotonic()
         if lease is None:
-            await self._cluster.create(LEASE, self._new())
+            self._written = await self._cluster.create(LEASE, self._new())
             return True
         version = lease["metadata"]["resourceVersion"]
         if self._seen is None or self._seen.version != version:
@@ -114,7 +121,21 @@ class LeaderLease:
         if _holder(lease) not in ("", self._identity) and not self._is_dead(lease, self._seen):
             return False
         # Refused with 409 when another was faster: looked at anew with the next attempt.
-        await self._cluster.replace(LEASE, self._taken(lease))
+        self._written = await self._cluster.replace(LEASE, self._taken(lease))
+        return True
+
+    async def _is_renewed(self) -> bool:
+        """By one call, as it was after our last write; False where somebody wrote it since."""
+        lease, self._written = self._written, None
+        if lease is None:
+            return False
+        try:
+            self._written = await self._cluster.replace(LEASE, self._taken(lease))
+        except ApiError as error:
+            if error.status in _NOT_AS_WRITTEN:
+                return False
+            raise
+        self._last_contact_s = time.monotonic()
         return True
 
     def _is_dead(self, lease: Manifest, seen: _Seen) -> bool:

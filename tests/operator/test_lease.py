@@ -20,27 +20,34 @@ class FakeLeases:
     def __init__(self):
         self.lease = None
         self.is_down = False
+        self.num_reads = 0
 
     async def get(self, kind, namespace, name):
         self._check()
+        self.num_reads += 1
         return copy.deepcopy(self.lease)
 
     async def create(self, kind, lease):
         self._check()
         if self.lease is not None:
             raise ApiUnavailable("POST", 409, "exists")
-        self._store(lease)
+        return self._store(lease)
 
     async def replace(self, kind, lease):
         self._check()
         if lease["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             raise ApiUnavailable("PUT", 409, "changed")
-        self._store(lease)
+        return self._store(lease)
+
+    def take(self, holder):
+        """As another candidate does."""
+        self._store({**self.lease, "spec": {**self.lease["spec"], "holderIdentity": holder}})
 
     def _store(self, lease):
         version = 0 if self.lease is None else int(self.lease["metadata"]["resourceVersion"])
         self.lease = copy.deepcopy(lease)
         self.lease["metadata"]["resourceVersion"] = str(version + 1)
+        return copy.deepcopy(self.lease)
 
     def _check(self):
         if self.is_down:
@@ -166,7 +173,7 @@ async def test_a_holder_that_was_away_too_long_finds_another(leases):
     leases.is_down = True
     holding = asyncio.create_task(lease.hold(lambda: None))
     await asyncio.sleep(1.0)
-    leases.lease["spec"]["holderIdentity"] = "b"
+    leases.take("b")
     leases.is_down = False
 
     with pytest.raises(LeaseLost, match="another operator"):
@@ -176,7 +183,7 @@ async def test_a_holder_that_was_away_too_long_finds_another(leases):
 async def test_a_lease_taken_by_another_is_lost(leases):
     lease = candidate(leases, "a")
     await within(lease.acquire())
-    leases.lease["spec"]["holderIdentity"] = "b"
+    leases.take("b")
 
     with pytest.raises(LeaseLost, match="another operator"):
         await within(lease.hold(lambda: None))
@@ -192,7 +199,7 @@ async def test_a_renewal_that_meets_another_write_is_tried_again(leases):
         if not conflicts:
             conflicts.append(body)
             raise ApiUnavailable("PUT", 409, "changed")
-        await replace(kind, body)
+        return await replace(kind, body)
 
     leases.replace = conflict_once
     holding = asyncio.create_task(lease.hold(lambda: None))
@@ -214,3 +221,39 @@ async def test_a_refusal_is_tried_again(leases):
     leases.get = get
 
     await within(task)
+
+
+async def test_a_renewal_is_one_call(leases):
+    lease = candidate(leases, "a")
+    await within(lease.acquire())
+    reads = leases.num_reads
+    version = int(leases.lease["metadata"]["resourceVersion"])
+    holding = asyncio.create_task(lease.hold(lambda: None))
+
+    async def renewed():
+        while int(leases.lease["metadata"]["resourceVersion"]) < version + 3:
+            await asyncio.sleep(0.01)
+
+    await within(renewed())
+    assert leases.num_reads == reads
+    holding.cancel()
+
+
+async def test_a_lease_that_somebody_removed_is_made_again(leases):
+    lease = candidate(leases, "a")
+    await within(lease.acquire())
+    leases.lease = None
+
+    async def missing(kind, body):
+        raise ApiRejected("PUT", 404, "not found")
+
+    leases.replace = missing
+    holding = asyncio.create_task(lease.hold(lambda: None))
+
+    async def made():
+        while leases.lease is None:
+            await asyncio.sleep(0.01)
+
+    await within(made())
+    assert leases.holder == "a"
+    holding.cancel()
