@@ -254,6 +254,6 @@ def test_sampling_is_touched_in_the_type_and_sizes_of_eager_rows(
     monkeypatch.setattr(
         octavo_kernels, "sample", lambda logits, params: seen.append((logits.dtype, len(logits)))
     )
-    _cuda_runner(llama).touch_sampling()
+    _cuda_runner(llama).touch_uncaptured()
     assert {dtype for dtype, _ in seen} == {torch.float32}
     assert [num_rows for _, num_rows in seen][-1] == MAX_NUM_SEQS

@@ -142,7 +142,7 @@ def compile_kernels(probe: CudaRunner, device: torch.device, group: Group) -> No
         with compile_only(num_threads):
             for function in functions:
                 function.touch()
-            probe.touch_sampling()
+            probe.touch_uncaptured()
     torch.cuda.synchronize(device)
 
 

@@ -126,6 +126,11 @@ class DeviceRowTable:
             patch = upload(_padded(offsets[chunk], values[chunk]), self._device)
             write_words(self._words, patch[0], patch[1])
 
+    def touch(self) -> None:
+        """Launches a change that changes nothing, while no row is taken."""
+        self._change(0, np.zeros(1, dtype=np.int32))
+        self.flush()
+
     def _change_blocks(self, row: int, group_idx: int, first_idx: int, ids: list[int]) -> None:
         if first_idx + len(ids) > self._num_columns:
             raise IndexError(

@@ -111,8 +111,10 @@ class CudaRunner:
         if self._mixed is not None:
             self._mixed.stage_padding()
 
-    def touch_sampling(self) -> None:
-        """Launches what rows with special wishes sample by, for `compile_only`."""
+    def touch_uncaptured(self) -> None:
+        """Launches the table's changes and what rows with special wishes sample by, for
+        `compile_only`."""
+        self._table.touch()
         logits = torch.zeros(self._info.max_num_seqs, self._info.vocab_size, device=self._device)
         for num_rows in ends_of_powers(graph_sizes(self._info.max_num_seqs)):
             params = self._buffers.sampling(num_rows, all_greedy=False)
