@@ -79,6 +79,11 @@ FP8_TOKENS = InputFormat(kind="fp8", is_dynamic=True)
             LinearScheme(weights=gptq_format(zero_offset=0)),
         ),
         (AUTO_ROUND, LinearScheme(weights=gptq_format())),
+        (AUTO_ROUND | {"quant_method": "intel/auto-round"}, LinearScheme(weights=gptq_format())),
+        (
+            AUTO_ROUND | {"packing_format": "auto_round", "sym": False},
+            LinearScheme(weights=gptq_format(is_symmetric=False, zero_offset=0)),
+        ),
         (
             AUTO_ROUND | {"packing_format": "auto_round:auto_awq"},
             LinearScheme(weights=AwqFormat(group_size=128)),

@@ -25,6 +25,7 @@ CONFIGS: Mapping[str, type[QuantizationConfig]] = {
     "fp8": Fp8Config,
     "compressed-tensors": CompressedTensorsConfig,
     "auto-round": AutoRoundConfig,
+    "intel/auto-round": AutoRoundConfig,  # its name until 2025
     "bitsandbytes": BitsAndBytesConfig,
 }
 

@@ -11,6 +11,9 @@ from octavo_engine.quantization.configs.gptq import GptqConfig
 from octavo_engine.quantization.scheme import LinearScheme, Matcher, Method, Rule, Scheme
 
 UNQUANTIZED_BITS = 16
+GPTQ_FORMATS = {"auto_gptq": "gptq", "gptqmodel": "gptq_v2", "auto_round": "gptq_v2"}
+"""By packing: which of GPTQ's. Asymmetric weights are written as plain `auto_round`."""
+AWQ_PACKING = "auto_awq"
 
 
 class AutoRoundConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,16 +40,25 @@ class AutoRoundConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise CheckpointError(f"auto-round with act_bits {self.act_bits} is not supported")
         if self._is_awq():
             return AwqConfig(bits=self.bits, group_size=self.group_size).linear()
-        return GptqConfig(bits=self.bits, group_size=self.group_size, sym=self.sym).linear()
+        return GptqConfig(
+            bits=self.bits,
+            group_size=self.group_size,
+            sym=self.sym,
+            checkpoint_format=GPTQ_FORMATS[self._packing()],
+        ).linear()
 
     def _is_awq(self) -> bool:
+        return self._packing() == AWQ_PACKING
+
+    def _packing(self) -> str:
+        known = (*GPTQ_FORMATS, AWQ_PACKING)
         packing = self.packing_format.removeprefix("auto_round:")
-        if packing not in ("auto_gptq", "auto_awq"):
+        if packing not in known:
             raise CheckpointError(
                 f"auto-round packing_format {self.packing_format!r} is not supported, only "
-                "auto_round:auto_gptq and auto_round:auto_awq"
+                f"{', '.join(known)}"
             )
-        return packing == "auto_awq"
+        return packing
 
     def _exception(self, name: str, changes: dict[str, Any]) -> Rule:
         matcher = Matcher("regex", f"(?:{name})$")
