@@ -295,7 +295,8 @@ class LocalProvider:
             loaded = self.folder.node(node) / f"loaded-{archive.name}"
             if loaded.exists() and loaded.read_text() == identity:
                 continue
-            words = ["ctr", "--namespace", "k8s.io", "images", "import", str(archive)]
+            ctr = self.folder.path / "bin" / "ctr"
+            words = [str(ctr), "--namespace", "k8s.io", "images", "import", str(archive)]
             run([*namespace_of(self._pid(node)), *words])
             loaded.write_text(identity)
 

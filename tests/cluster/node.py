@@ -56,9 +56,10 @@ class Node:
             f"--hostname-override={self.name}",
             f"--node-ip={self.ip}",
         )
+        containerd = (str(self.binaries / "containerd"), f"--config={config / 'containerd.toml'}")
         proxy = (str(self.binaries / "kube-proxy"), f"--config={config / 'kube-proxy.json'}")
         return [
-            Daemon("containerd", ("containerd", f"--config={config / 'containerd.toml'}")),
+            Daemon("containerd", containerd),
             Daemon("kubelet", kubelet, after=api),
             Daemon("kube-proxy", proxy, after=api),
         ]
@@ -126,17 +127,19 @@ class Node:
 
     def _containerd(self) -> str:
         return f"""\
-version = 2
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
+version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{self.cni_binaries}"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{self.cni_binaries}"]
     conf_dir = "{self.folder / "config" / "cni"}"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    runtime_path = "{self.binaries / "containerd-shim-runc-v2"}"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       SystemdCgroup = false
 """
 

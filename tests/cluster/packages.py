@@ -14,7 +14,6 @@ from tests.cluster.run import run
 # Package -> a program by which it is known to be there, whoever installed it.
 _CONTROL_PLANE = {"iproute2": "ip", "util-linux": "setpriv"}
 _NODE = {
-    "containerd": "containerd",
     "runc": "runc",
     "containernetworking-plugins": "ptp",
     "iptables": "iptables",

@@ -65,6 +65,6 @@ def problems(*, with_nodes: bool) -> list[str]:
         found.append(
             f"{', '.join(to_build)} would have to be built, but {reason}: install Go"
             f" {major}.{minor}, or put these programs on PATH or into $KUBEBUILDER_ASSETS"
-            " (Kubernetes 1.34 or newer)"
+            " (Kubernetes 1.34, containerd 2.1, or newer)"
         )
     return found

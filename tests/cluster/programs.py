@@ -57,12 +57,23 @@ CONTROL_PLANE = (
 )
 NODE = (_kubernetes("kubelet"), _kubernetes("kube-proxy"))
 ETCD = Tool("etcd", "etcd", "go.etcd.io/etcd/server/v3", ("--version",), (3, 5))
+# Debian 12's is 1.6: without volumes made of images, and too old for the kubelets to come.
+CONTAINERD = tuple(
+    Tool(name, "containerd", f"github.com/containerd/containerd/v2/cmd/{name}", arguments, (2, 1))
+    for name, arguments in (
+        ("containerd", ("--version",)),
+        ("containerd-shim-runc-v2", ("-v",)),
+        ("ctr", ("--version",)),
+    )
+)
 HELM = Tool("helm", "helm", "helm.sh/helm/v4/cmd/helm", ("version", "--short"), (3, 16))
 
 
 def needed(*, with_nodes: bool) -> list[tuple[Tool, ...]]:
     """What a cluster needs, in sets that must come from one place."""
-    return [(ETCD,), (*CONTROL_PLANE, *NODE) if with_nodes else CONTROL_PLANE, (HELM,)]
+    if not with_nodes:
+        return [(ETCD,), CONTROL_PLANE, (HELM,)]
+    return [(ETCD,), (*CONTROL_PLANE, *NODE), CONTAINERD, (HELM,)]
 
 
 def locate(tools: tuple[Tool, ...]) -> dict[str, Path] | None:
@@ -115,7 +126,8 @@ def go_problem() -> str | None:
 def pinned_version(module: str) -> str:
     """The version that a module folder builds, such as v1.36.3."""
     text = (MODULES / module / "go.mod").read_text()
-    packages = {tool.package for tool in (*CONTROL_PLANE, ETCD, HELM) if tool.module == module}
+    tools = (*CONTROL_PLANE, *CONTAINERD, ETCD, HELM)
+    packages = {tool.package for tool in tools if tool.module == module}
     for path, version in re.findall(r"^\s*(?:require )?(\S+) (v\S+)", text, re.MULTILINE):
         if any(package == path or package.startswith(f"{path}/") for package in packages):
             return str(version)

@@ -1,9 +1,11 @@
-"""From a hub to a served model through a real pod, and what the status says where that fails.
+"""From a hub or an image to a served model, and what the status says where that fails.
 
-The hub is a fake (tests/engine/fake_model_server.py) in a pod; kubelet, fetch and engine are real.
+The hub is a fake (tests/engine/fake_model_server.py) in a pod; kubelet, runtime, fetch and engine
+are real.
 """
 
 import copy
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import certifi
 import pytest
 from tests.cluster import hostenv
 from tests.cluster.node_setup import models_cache
+from tests.cluster.scratch_image import Tree, write_archive
+from tests.engine.byte_model import save_byte_model
 from tests.operator.cluster_operator import condition, pods, service
 from tests.tools.smollm2 import make_folder
 
@@ -141,6 +145,38 @@ def test_the_phases_of_its_start_are_told(fetched):
     assert startup["totalSeconds"] == sum(startup[phase] for phase in phases)
     assert startup["loadSeconds"] > 0
     assert startup["engineMilliseconds"]["weights"] > 0
+
+
+MODEL_IMAGE = "localhost/octavo-test/byte-model:1"
+
+
+@pytest.fixture(scope="module")
+def model_image(cluster_provider, tmp_path_factory):
+    """A checkpoint in a folder of an image that is nothing but the checkpoint."""
+    folder = tmp_path_factory.mktemp("image")
+    tree = Tree()
+    for file in sorted(save_byte_model(folder / "model").iterdir()):
+        tree.file(f"/checkpoint/{file.name}", file.read_bytes())
+    write_archive(folder / "byte-model.tar", MODEL_IMAGE, tree, {})
+    cluster_provider.load_image(folder / "byte-model.tar")
+
+
+def test_a_model_in_an_image_is_mounted_and_served(model_image, kubectl):
+    wanted = fetching(kubectl, "image", uri=f"oci://{MODEL_IMAGE}#checkpoint")
+    wanted["spec"]["engine"] |= {"maxModelLen": 128, "env": []}
+    kubectl.apply(wanted)
+
+    kubectl.wait_until(
+        "ready",
+        lambda: condition(kubectl, "Ready", "image").get("status") == "True",
+        timeout_s=180,
+    )
+    (pod,) = pods(kubectl, "image")
+    assert "initContainers" not in pod["spec"], "nothing is to be fetched"
+    path = "services/image:http/proxy/v1/models"
+    told = kubectl("get", "--raw", f"/api/v1/namespaces/{kubectl.namespace}/{path}")
+    assert json.loads(told)["data"][0]["max_model_len"] == 128
+    kubectl("delete", "osvc", "image")
 
 
 FAILURES = {
