@@ -8,8 +8,9 @@ of vLLM to set beside them. Routing of random weights is nearly even, the most t
 """
 
 import argparse
+import os
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,9 +30,11 @@ from tests.bench.gpu import (
 )
 from tests.bench.gpu_dummy import make_core
 from tests.bench.gpu_workloads import fixed, mixed
+from triton import OutOfResources
 
 from octavo_kernels.expert_ops import Activation, ExpertWeights, route
 from octavo_kernels.gpu import experts as kernels
+from octavo_kernels.gpu.compile_only import compile_only
 from octavo_kernels.gpu.experts import ExpertConfig, choose_block_m, expert_config
 
 QWEN3_30B: dict[str, Any] = {
@@ -131,17 +134,16 @@ class Layer:
         self._bytes_of_expert = 3 * hidden * inner * 2
         self._draw = draw
 
-    def microseconds(self, num_tokens: int) -> tuple[float, float]:
-        """Measured in a graph, and what reading the chosen experts takes."""
+    def launch(self, num_tokens: int) -> tuple[Callable[[], object], float]:
+        """What multiplies so many tokens, and the microseconds that reading their experts takes."""
         x = self._draw(num_tokens, self.hidden)
         logits = self._draw(num_tokens, self.num_experts)
         shares, chosen = route(logits, self.top_k, normalizes=True, dtype=torch.bfloat16)
         floor_s = len(chosen.unique()) * self._bytes_of_expert / COPY_BYTES_PER_S
-        once = partial(kernels.grouped_experts, x, shares, chosen, self.weights)
-        return _graph_us(once), floor_s * 1e6
+        return partial(kernels.grouped_experts, x, shares, chosen, self.weights), floor_s * 1e6
 
 
-def _graph_us(once: Any) -> float:
+def _graph_us(once: Callable[[], object]) -> float:
     once()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -202,17 +204,21 @@ def configured(gated: ExpertConfig, down: ExpertConfig) -> Iterator[None]:
 def sweep(model: str, device: torch.device) -> None:
     layer = Layer(model, device)
     for num_tokens in NUM_TOKENS:
+        configs = list(variants(num_tokens * layer.top_k, layer.num_experts))
+        once, floor_us = layer.launch(num_tokens)
+        with compile_only(os.cpu_count() or 1):
+            for config in configs:
+                with configured(*config):
+                    once()
         found: list[tuple[float, str]] = []
-        for idx, (gated, down) in enumerate(variants(num_tokens * layer.top_k, layer.num_experts)):
-            with configured(gated, down):
-                try:
-                    us, floor_us = layer.microseconds(num_tokens)
-                except Exception as error:  # too much shared memory: a variant less
-                    print(f"  {gated} {down}: {type(error).__name__}", flush=True)
-                    torch.cuda.synchronize()
-                    continue
-            found.append((us, f"{'chosen ' if idx == 0 else ''}{_shown(gated)} {_shown(down)}"))
-        print(f"{model}, {num_tokens} tokens, floor {floor_us:.1f} us", flush=True)
+        for config in configs:
+            shown = " ".join(map(_shown, config))
+            try:
+                with configured(*config):
+                    found.append((_graph_us(once), shown))
+            except OutOfResources as error:
+                print(f"  {shown}: {error}", flush=True)
+        print(f"{model}, {num_tokens} tokens, floor {floor_us:.1f} us; chosen first", flush=True)
         for us, name in [found[0], *sorted(found)[:NUM_CONFIGS_SHOWN]]:
             print(f"  {us:8.1f} us  {name}", flush=True)
 
