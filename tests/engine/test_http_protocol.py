@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.test_server_life import process
 
-from octavo_engine.server.http_protocol import MAX_HEAD_BYTES, HeadReader
+from octavo_engine.server.http_protocol import MAX_HEAD_BYTES, BoundedHttp, HeadReader
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
@@ -104,6 +104,32 @@ async def test_what_is_no_http_gets_an_error_in_the_form_of_all_others() -> None
     assert head.startswith(b"HTTP/1.1 400")
     assert b"server:" not in head
     assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+async def test_a_head_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connection() as client:
+        await client.send(request())
+        assert (await client.answer())[0].startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.2)
+        await client.send(b"GET /livez HTT")
+        assert await client.is_closed()
+
+
+async def test_a_connection_without_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.2)
+    async with connection() as client:
+        assert await client.is_closed()
+
+
+async def test_the_limit_of_a_head_is_not_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.3)
+    engine = EchoEngine(always("Hi."))
+    engine.gate.clear()
+    async with process(engine) as server:
+        await server.until_status("/readyz", 200)
+        asyncio.get_running_loop().call_later(1, engine.gate.set)
+        body = {"model": "echo", "prompt": "a"}
+        assert (await server.http.post("/v1/completions", json=body)).status_code == 200
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,10 +1,11 @@
-"""The HTTP parser that uvicorn uses, with a bound on what comes before a body.
+"""The HTTP parser that uvicorn uses, with bounds on what comes before a body and on its time.
 
 httptools itself keeps a header that never ends until the memory does, and takes no body of a
 request that offers another protocol. Java's client offers HTTP/2 with each request that it makes in
 plain text; whoever does not speak it answers as if nothing had been said (RFC 9110, 7.8).
 """
 
+import asyncio
 import re
 
 import httptools
@@ -51,11 +52,25 @@ def _num_undecided(data: bytes) -> int:
 
 
 class BoundedHttp(HttpToolsProtocol):
+    head_limit_s = 75.0
+    """From a connection's start, or from the first byte of a later request, to the end of its
+    head. As long as an idle connection is kept; a body has a limit of its own."""
+
     _is_in_head = True
     _head: HeadReader | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_in_head:
+            self._start_timer()
             self._head = self._head or HeadReader()
             data = self._head.push(data)
             if self._head.num_bytes > MAX_HEAD_BYTES:
@@ -75,11 +90,21 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        self._stop_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._is_in_head = True
         super().on_message_complete()
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_limit_s, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def send_400_response(self, msg: str) -> None:
         """In the form of all other errors; the connection cannot be used any more."""
