@@ -53,7 +53,7 @@ def test_a_rank_that_speaks_is_fine_and_a_silent_one_is_named_with_the_limit() -
     assert watched.wait(9.0, 1, 2) is None
     failure = watched.wait(11.0, 1)
     assert failure is not None
-    assert (failure.rank, failure.hangs) == (2, True)
+    assert (failure.rank, failure.shows_in_stacks) == (2, True)
     assert str(failure.error) == "rank 2 was silent for 11.0 s (the limit is 10 s)"
 
 
@@ -112,6 +112,7 @@ def test_ranks_that_differ_are_told_apart(
         failure = watched.dog.note_result(at, own)
     assert failure is not None
     assert isinstance(failure.error, RankFailed)
+    assert failure.shows_in_stacks
     assert str(failure.error).startswith("ranks ")
     numbers = what if is_rank_0_first else _swapped(what)
     assert re.search(numbers, str(failure.error))

@@ -1,7 +1,7 @@
 """Rank 0's connection to the other ranks: sends them what to do, watches them on a thread.
 
 The first thing that goes wrong is the crew's end: the processes that it has started are killed,
-with their stacks in the log where they hang, and who asked to be told is told.
+with their stacks in the log where they hang or differ, and who asked to be told is told.
 """
 
 import faulthandler
@@ -186,7 +186,7 @@ class Crew:
 
     def _fail(self, failure: Failure) -> None:
         log.error("a rank has failed", rank=failure.rank, reason=str(failure.error))
-        if failure.hangs:
+        if failure.shows_in_stacks:
             # Before anybody is told: this process may then end at once.
             self._tell_stacks()
         with self._lock:

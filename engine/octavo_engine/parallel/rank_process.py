@@ -113,6 +113,7 @@ class Rank:
         batch = wire.decode_plan(step.plan)
         if self._chain.add(step.plan) != step.chain:
             what = f"the hash of the plan of step {batch.step_id} and those before is not rank 0's"
+            faulthandler.dump_traceback(sys.stderr, all_threads=True)
             self._fail(RankFailed(what), "not run")
             return
         if self._is_on_gpu:

@@ -20,8 +20,8 @@ from octavo_engine.parallel import wire
 class Failure:
     rank: int
     error: Exception
-    hangs: bool = False
-    """Its stacks may tell why."""
+    shows_in_stacks: bool = False
+    """Where the ranks are tells why."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Watchdog:
 
     def _hangs(self, number: int, what: str) -> Failure:
         said = f"rank {number} {what} (the limit is {self.limit_s:g} s)"
-        return Failure(number, RankFailed(said), hangs=True)
+        return Failure(number, RankFailed(said), shows_in_stacks=True)
 
     def _greet(self, hello: wire.Hello) -> Failure | None:
         if hello.size != self.num_ranks:
@@ -144,7 +144,7 @@ class Watchdog:
         for other_number, other in of_step.items():
             if (what := _difference(other, outcome)) is not None:
                 said = f"ranks {other_number} and {number} differ at step {at}: {what}"
-                return Failure(number, RankFailed(said))
+                return Failure(number, RankFailed(said), shows_in_stacks=True)
         of_step[number] = outcome
         self._forget_compared()
         return None
