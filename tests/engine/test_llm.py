@@ -1,5 +1,6 @@
 """Offline use over the fake runner and a byte tokenizer: shapes, order, errors."""
 
+import re
 import subprocess
 import sys
 
@@ -86,6 +87,27 @@ def test_n_sequences_with_logprobs():
     assert output.prompt_logprobs is not None
     assert output.prompt_logprobs[0] is None
     assert len(output.prompt_logprobs) == 5
+
+
+def test_a_part_of_a_character_is_told_by_its_bytes():
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    with make_llm() as llm:
+        (output,) = llm.generate("aé", params, use_tqdm=False)
+    assert output.prompt_logprobs is not None
+    chosen = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    texts = [position[token_id].decoded_token for token_id, position in chosen if position]
+    assert texts == ["bytes:\\xc3", "bytes:\\xa9"]
+
+
+def test_the_bar_counts_requests_and_shows_tokens_per_second(capsys):
+    with make_llm() as llm:
+        llm.generate(["Hello", "Bye"], GREEDY)
+        shown = capsys.readouterr().err
+        llm.generate(["Hello", "Bye"], GREEDY, use_tqdm=False)
+    rate = re.search(r" 2/2 (\d+\.\d) tokens/s", " ".join(shown.split()))
+    assert rate is not None, shown
+    assert float(rate[1]) > 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_stop_string_ends_the_text_before_it():

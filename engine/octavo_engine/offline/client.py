@@ -13,6 +13,7 @@ from octavo_engine.errors import EngineDead, QueueFull
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta
 from octavo_engine.offline.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo_engine.text.sequence_text import SequenceText
+from octavo_engine.text.token_bytes import token_text
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -116,10 +117,8 @@ class _LiveJob:
             engine.finish(self._request_id, delta.index, piece.stop_reason)
 
     def _by_id(self, position: PositionLogprobs) -> dict[int, Logprob]:
-        decode = self._tokenizer.token_bytes
+        bytes_of = self._tokenizer.token_bytes
         return {
-            token.token_id: Logprob(
-                token.logprob, token.rank, decode(token.token_id).decode("utf-8", "replace")
-            )
+            token.token_id: Logprob(token.logprob, token.rank, token_text(bytes_of(token.token_id)))
             for token in (position.chosen, *position.top)
         }

@@ -11,6 +11,7 @@ class Logprob:
     rank: int
     """1 is the most likely token of the vocabulary."""
     decoded_token: str
+    """Its text; a part of a character is written as its bytes, `bytes:\\xf0\\x9f`."""
 
 
 @dataclass(slots=True)

@@ -11,18 +11,11 @@ from octavo_engine.server.response_types import (
     TokenLogprobEntry,
 )
 from octavo_engine.text.sequence_text import TokenPiece
+from octavo_engine.text.token_bytes import token_text
 from octavo_engine.text.tokenizer import Tokenizer
 
 MIN_LOGPROB = -9999.0
 """JSON has no minus infinity; this is what OpenAI sends for a token that cannot occur."""
-
-
-def token_text(token_bytes: bytes) -> str:
-    """A token as text; one that is no whole character is written as escaped bytes."""
-    try:
-        return token_bytes.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token_bytes)
 
 
 def chat_logprobs(pieces: Sequence[TokenPiece], tokenizer: Tokenizer) -> ChatLogprobs | None:

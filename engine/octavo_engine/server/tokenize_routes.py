@@ -12,11 +12,11 @@ from starlette.responses import Response
 from octavo_engine.errors import RequestError
 from octavo_engine.server.body import read_request
 from octavo_engine.server.errors import from_engine, json_response
-from octavo_engine.server.logprobs import token_text
 from octavo_engine.server.prepare import render_prompt
 from octavo_engine.server.request_fields import ChatCompletionRequest
 from octavo_engine.server.state import Loaded, ServerState
 from octavo_engine.server.tokenize_fields import DetokenizeRequest, TokenizeRequest
+from octavo_engine.text.token_bytes import token_text
 
 F = TypeVar("F", TokenizeRequest, DetokenizeRequest)
 

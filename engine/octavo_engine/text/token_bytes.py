@@ -25,6 +25,14 @@ def byte_level_alphabet() -> dict[str, int]:
     return alphabet
 
 
+def token_text(token_bytes: bytes) -> str:
+    """A token as text; one that is no whole character is written as escaped bytes."""
+    try:
+        return token_bytes.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token_bytes)
+
+
 class TokenBytes:
     """Maps token ids to bytes. Made once for a tokenizer; filled as ids are asked for."""
 
