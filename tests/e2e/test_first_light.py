@@ -69,7 +69,14 @@ def test_the_operator_runs_with_least_privilege(stage: Stage) -> None:
     assert security["runAsNonRoot"] is True
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"] == {"drop": ["ALL"]}
-    for verb, what in (("get", "secrets"), ("create", "pods"), ("create", "pods/exec")):
+    for right in (
+        "get secrets",
+        "create pods",
+        "create pods/exec",
+        "delete pods",
+        "delete services",
+    ):
+        verb, what = right.split()
         account = f"system:serviceaccount:{OPERATOR_NAMESPACE}:octavo-operator"
         assert _may(stage, account, verb, what) == "no"
 

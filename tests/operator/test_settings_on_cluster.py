@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.operator.cluster_operator import answer, name_of, pods, service, wait_for_pods
+from tests.operator.cluster_operator import answer, name_of, pods, service
 
 pytestmark = pytest.mark.cluster
 
@@ -25,33 +25,36 @@ def set_template(kubectl, text):
     kubectl("patch", "osvc", "chat", "--type=merge", f"--patch={patch}")
 
 
+def wait_for_number(kubectl, number):
+    """Of pods. They are on no node, so that one which is deleted is gone at once."""
+    kubectl.wait_until(f"{number} pods", lambda: len(pods(kubectl)) == number)
+    return pods(kubectl)
+
+
 def test_a_rollout_leaves_the_old_pods_their_text_until_they_have_gone(shared_operator, kubectl):
     kubectl.apply(service(engine={"chatTemplate": "old"}))
-    (old,) = wait_for_pods(kubectl, 1)
+    (old,) = wait_for_number(kubectl, 1)
     answer(kubectl, old)
 
     set_template(kubectl, "new")
-    kubectl.wait_until("a new pod", lambda: len(pods(kubectl)) == 2)
-    (new,) = [pod for pod in wait_for_pods(kubectl, 2) if name_of(pod) != name_of(old)]
+    (new,) = [pod for pod in wait_for_number(kubectl, 2) if name_of(pod) != name_of(old)]
     texts = config_maps(kubectl)
     assert (texts[mounted(old)], texts[mounted(new)]) == ("old", "new")
 
     answer(kubectl, new)
-    end(kubectl, old)
     kubectl.wait_until("the old one is gone", lambda: list(config_maps(kubectl)) == [mounted(new)])
+    assert [name_of(pod) for pod in pods(kubectl)] == [name_of(new)]
 
     set_template(kubectl, None)
-    kubectl.wait_until("a pod without", lambda: len(pods(kubectl)) == 2)
+    (last,) = [pod for pod in wait_for_number(kubectl, 2) if name_of(pod) != name_of(new)]
     assert list(config_maps(kubectl)) == [mounted(new)]
-    for pod in wait_for_pods(kubectl, 2):
-        answer(kubectl, pod)
-    end(kubectl, new)
+    answer(kubectl, last)
     kubectl.wait_until("none is left", lambda: not config_maps(kubectl))
 
 
 def test_one_that_somebody_removed_comes_back(shared_operator, kubectl):
     kubectl.apply(service(engine={"chatTemplate": "text"}))
-    (pod,) = wait_for_pods(kubectl, 1)
+    (pod,) = wait_for_number(kubectl, 1)
     name = mounted(pod)
     uid = kubectl.get("configmap", name)["metadata"]["uid"]
 
@@ -63,13 +66,3 @@ def test_one_that_somebody_removed_comes_back(shared_operator, kubectl):
 
     kubectl.wait_until("a new one", is_new)
     assert config_maps(kubectl) == {name: "text"}
-
-
-def end(kubectl, pod):
-    """As the kubelet of its node would, once it has been deleted."""
-
-    def leaves():
-        return name_of(pod) not in [name_of(one) for one in pods(kubectl)]
-
-    kubectl.wait_until("it leaves", leaves)
-    kubectl.tried("delete", "pod", name_of(pod), "--force", "--grace-period=0")
