@@ -163,7 +163,9 @@ class Reconciler:
         now = self.now()
         num_ready = sum(pod_causes.is_ready(pod) for pod in snapshot.pods)
         is_starting = any(deadlines.is_starting(pod, limits, now) for pod in snapshot.pods)
-        protects_start = is_starting and num_ready < replicas
+        # A pod that has to go needs a budget that lets it.
+        must_go = self.evicts_faulty and evictions.faulty(snapshot) is not None
+        protects_start = is_starting and num_ready < replicas and not must_go
         return children.Seen(generations.workload(snapshot), protects_start)
 
     def _optional(self) -> tuple[Kind, ...]:

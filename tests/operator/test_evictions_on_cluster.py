@@ -81,18 +81,19 @@ def test_a_replica_that_crashed_holds_up_no_drain(shared_operator, kubectl):
 
 
 def test_a_pod_that_keeps_a_broken_accelerator_is_replaced(shared_operator, kubectl):
-    kubectl.apply(service())
-    (pod,) = wait_for_pods(kubectl, 1)
+    """Also while another replica loads."""
+    kubectl.apply(service(replicas=2))
+    pod, loading = wait_for_pods(kubectl, 2)
+    load(kubectl, loading)
+    wait_for_budget(kubectl, 0)
 
     fault(kubectl, pod)
 
-    def successors():
-        return [one for one in pods(kubectl) if name_of(one) != name_of(pod)]
-
-    kubectl.wait_until("a successor", successors)
     kubectl.wait_until("told", lambda: "PodEvicted" in reasons(kubectl))
-    answer(kubectl, wait_for_pods(kubectl, 1)[0])
-    kubectl.wait_until("it serves", has_reason(kubectl, "AllReplicasReady"))
+    kubectl.wait_until("it goes", lambda: name_of(pod) not in map(name_of, pods(kubectl)))
+    for one in wait_for_pods(kubectl, 2):
+        answer(kubectl, one)
+    kubectl.wait_until("all serve", has_reason(kubectl, "AllReplicasReady"))
 
 
 def reasons(kubectl):

@@ -83,9 +83,9 @@ def test_the_role_is_what_is_used_and_no_more(install):
     kubectl("delete", "service", "chat")
     kubectl.wait_until("back", lambda: kubectl.tried("get", "service", "chat").returncode == 0)
     flap(kubectl)
+    keep_a_broken_accelerator(kubectl)
     let_a_pod_wait_for_its_volumes(kubectl)
     take_a_chat_template_away(kubectl)
-    keep_a_broken_accelerator(kubectl)
     install.operator.stop()
     install.start(podMonitors={"install": False})
 
