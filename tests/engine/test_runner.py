@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from tests.engine.tiny_models import VOCAB_SIZE, prompts, save_tiny
 
 from octavo_engine.batch import AdmittedRow, Batch, BlockCopy, RowWork
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
+from octavo_engine.messages import REQUEST_FAILED
 from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.model_runner import ModelRunner
+from octavo_engine.sampler import sampler
+from octavo_engine.sampler.adjustments import Adjustments
 from octavo_engine.sampling_params import SamplingParams
 
 SAMPLED = SamplingParams(temperature=1.5, top_p=0.95)
@@ -89,6 +93,29 @@ def test_an_unusable_parameter_fails_its_row_alone(runner: ModelRunner) -> None:
     good, failed = run_jobs(runner, [Job(good_prompt, 5), Job(bad_prompt, 5, bad)])
     assert good.token_ids == alone
     assert "allowed_token_ids" in failed.results[0].failed_rows[1]
+
+
+@pytest.mark.parametrize("broken", ["prepare", "apply"])
+def test_a_defect_in_the_handling_of_one_rows_parameters_fails_that_row_alone(
+    runner: ModelRunner, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect = Mock(side_effect=RuntimeError("a defect"))
+    biased = SamplingParams(temperature=0.0, logit_bias={3: 1.0})
+    good_prompt, bad_prompt = prompts([7, 7])
+    alone = tokens_of(run_jobs(runner, [Job(good_prompt, 5)]))[0]
+    if broken == "prepare":
+        prepare = sampler.prepare
+
+        def prepare_others(params: SamplingParams, *rest: Any) -> Adjustments | None:
+            return prepare(params, *rest) if params.logit_bias is None else defect()
+
+        monkeypatch.setattr(sampler, "prepare", prepare_others)
+    else:
+        monkeypatch.setattr(Adjustments, "apply", defect)
+    good, failed = run_jobs(runner, [Job(good_prompt, 5), Job(bad_prompt, 5, biased)])
+    assert defect.called
+    assert good.token_ids == alone
+    assert failed.results[0].failed_rows == {1: REQUEST_FAILED}
 
 
 def start(runner: ModelRunner, prompt: list[int], blocks: list[int], **batch: Any) -> int:

@@ -7,15 +7,19 @@ logits, parameters, seed and position: not on the batch, not on an earlier draw.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
 import torch
 
 import octavo_kernels
+from octavo_engine.messages import REQUEST_FAILED
 from octavo_engine.runner.logprobs import TopLogprobs, top_logprobs
 from octavo_engine.runner.request_table import RowInfo, RowTable
 from octavo_engine.sampler.adjustments import Adjustments, prepare
 from octavo_engine.sampler.structured import GrammarWork, StructuredRows, forbid
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors
+
+log = structlog.get_logger(__name__)
 
 _INT32_MAX = 2**31 - 1
 
@@ -54,6 +58,7 @@ class Sampler:
         self._device = device
         self._adjustments: dict[int, Adjustments] = {}
         self._structured = StructuredRows(compiler)
+        self._failures: dict[int, str] = {}
 
     def admit(self, row: int, params: SamplingParams) -> bool:
         """Whether the row's logits are adjusted before it samples.
@@ -62,8 +67,14 @@ class Sampler:
         the row then samples unadjusted.
         """
         self.release(row)
-        is_structured = self._structured.admit(row, params)
-        adjustments = prepare(params, self._vocab_size, self._device)
+        try:
+            is_structured = self._structured.admit(row, params)
+            adjustments = prepare(params, self._vocab_size, self._device)
+        except ValueError:
+            raise
+        except Exception:
+            self._fail(row)
+            return False
         if adjustments is not None:
             self._adjustments[row] = adjustments
         return is_structured or adjustments is not None
@@ -71,10 +82,17 @@ class Sampler:
     def release(self, row: int) -> None:
         self._adjustments.pop(row, None)
         self._structured.release(row)
+        self._failures.pop(row, None)
+
+    def _fail(self, row: int) -> None:
+        """Of a defect of ours, in an exception handler: it ends this row alone."""
+        log.exception("a row cannot be sampled", row=row)
+        self._failures[row] = REQUEST_FAILED
 
     def take_failures(self) -> dict[int, str]:
         """Rows that could not sample as asked since the last call, with the reason."""
-        return self._structured.take_failures()
+        failures, self._failures = self._failures, {}
+        return self._structured.take_failures() | failures
 
     def takes_largest(self, work: list[SampleWork]) -> bool:
         """Whether nothing but the largest logit of each row matters."""
@@ -97,7 +115,10 @@ class Sampler:
             adjustments = self._adjustments.get(item.row)
             if adjustments is not None:
                 history = table.token_ids[item.row, : item.position]
-                adjustments.apply(logits[idx], history, item.info.num_prompt_tokens)
+                try:
+                    adjustments.apply(logits[idx], history, item.info.num_prompt_tokens)
+                except Exception:
+                    self._fail(item.row)
         if structured:
             self._follow_grammars(logits, raw, structured, work, table)
         token_ids = octavo_kernels.sample(logits, self._tensors(work))
