@@ -139,6 +139,33 @@ def test_an_unknown_entry_that_changes_the_mathematics_is_named(folder: Path, en
         build(folder)
 
 
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("sliding_window", 16),
+        ("attn_logit_softcapping", 5.0),
+        ("final_logit_softcapping", 5.0),
+        ("residual_multiplier", 0.4),
+        ("query_pre_attn_scalar", 3),
+        ("no_rope_layers", [1, 0, 1, 0]),
+        ("layer_types", ["full_attention", "chunked_attention"] * 2),
+        ("hidden_activation", "gelu_pytorch_tanh"),
+        ("partial_rotary_factor", 0.5),
+    ],
+)
+def test_an_entry_of_other_families_is_not_applied_in_silence(
+    folder: Path, entry: str, value: object
+) -> None:
+    edit_config(folder, **{entry: value})
+    with pytest.raises(CheckpointError, match=f"{entry}.* is not supported for model_type 'llama'"):
+        build(folder)
+
+
+def test_layers_of_one_kind_may_be_listed(folder: Path) -> None:
+    edit_config(folder, layer_types=["full_attention"] * 4, sliding_window=None)
+    build(folder).close()
+
+
 @pytest.mark.parametrize("value", [None, False, [], {}])
 def test_an_unknown_entry_that_is_off_is_accepted(folder: Path, value: object) -> None:
     edit_config(folder, attention_sink_size=value)

@@ -69,6 +69,30 @@ READ_KEYS = frozenset(
         "initial_context_length",
     ]
 )
+# Of these, what only some families have: elsewhere transformers ignores what we would apply.
+FAMILY_KEYS = frozenset(
+    [
+        "attention_bias",
+        "attention_multiplier",
+        "attention_out_bias",
+        "attn_logit_softcapping",
+        "decoder_sparse_step",
+        "embedding_multiplier",
+        "final_logit_softcapping",
+        "hidden_activation",
+        "layer_types",
+        "logits_scaling",
+        "mlp_bias",
+        "mlp_only_layers",
+        "no_rope_layer_interval",
+        "no_rope_layers",
+        "query_pre_attn_scalar",
+        "residual_multiplier",
+        "sliding_window",
+        "swiglu_alpha",
+        "swiglu_limit",
+    ]
+)
 # Entries about training, the tokenizer or bookkeeping, never about the forward pass.
 NEUTRAL_KEYS = frozenset(
     [
@@ -179,16 +203,36 @@ def check_known_entries(raw: Mapping[str, Any], name: str) -> None:
     An entry that is null, false or empty changes nothing. Other unknown entries are logged.
     """
     for key, value in raw.items():
-        if key in READ_KEYS or key in NEUTRAL_KEYS or key.startswith("_"):
-            continue
-        if value is None or value is False or value in ([], {}, ""):
+        if key in READ_KEYS or key in NEUTRAL_KEYS or key.startswith("_") or _is_off(value):
             continue
         if any(word in key.lower() for word in MATHEMATICAL_WORDS):
-            raise CheckpointError(
-                f"{name}: entry {key!r} = {value!r} is not supported for model_type "
-                f"{raw['model_type']!r}: it may change what the model computes"
-            )
+            raise _unsupported(raw, key, name)
         log.warning("config_entry_ignored", file=name, entry=key, value=value)
+
+
+def check_family_entries(raw: Mapping[str, Any], config: Any, name: str) -> None:
+    """Refuses entries that transformers' class of the config has no notion of, other families' do.
+
+    Layers that all see everything are what every family has.
+    """
+    own = type(config)()
+    for key in sorted(FAMILY_KEYS & raw.keys()):
+        value = raw[key]
+        if hasattr(own, key) or _is_off(value):
+            continue
+        if key != "layer_types" or set(value) != {"full_attention"}:
+            raise _unsupported(raw, key, name)
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value is False or value in ([], {}, "")
+
+
+def _unsupported(raw: Mapping[str, Any], key: str, name: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name}: entry {key!r} = {raw[key]!r} is not supported for model_type "
+        f"{raw['model_type']!r}: it may change what the model computes"
+    )
 
 
 QUANTIZATION_FILES: Mapping[str, str] = {

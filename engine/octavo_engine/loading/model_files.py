@@ -18,6 +18,7 @@ from octavo_engine.errors import CheckpointError
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.config_cache import config_cache
 from octavo_engine.loading.config_file import (
+    check_family_entries,
     check_known_entries,
     parse_config,
     read_config,
@@ -82,6 +83,7 @@ class ModelFiles:
         cache = config_cache()
         config = cache.find(self.raw_config)
         if config is None:
+            check_family_entries(self.raw_config, self.hf_config, self.name)
             config = build_model_config(self.hf_config)
             cache.keep(self.raw_config, config)
         if config.has_packed_gate_up and has_split_gate_up(self.source.infos()):

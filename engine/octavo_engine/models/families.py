@@ -5,7 +5,7 @@ Knows no tensors. A new family is a new entry of FAMILIES and a parity test.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from octavo_engine.errors import CheckpointError
@@ -65,8 +65,8 @@ class Family:
     moe_layout: str | None = None
     window_flag: str | None = None
     """A config entry that must be true for `sliding_window` to count."""
-    read_keys: frozenset[str] = field(default_factory=frozenset)
-    """Config entries of this family alone that `model_config` reads or that change nothing."""
+    rotates_partly: bool = False
+    """Whether `partial_rotary_factor` counts."""
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -81,10 +81,18 @@ FAMILIES: Mapping[str, Family] = {
         norms=SANDWICH_NORMS, norm_weight_offset=1.0, scales_embedding=True, qk_norm="head"
     ),
     "phi3": Family(
-        qkv_bias=False, output_bias_key=None, has_packed_qkv=True, has_packed_gate_up=True
+        qkv_bias=False,
+        output_bias_key=None,
+        has_packed_qkv=True,
+        has_packed_gate_up=True,
+        rotates_partly=True,
     ),
     "glm4": Family(
-        norms=GLM4_NORMS, output_bias_key=None, has_packed_gate_up=True, is_rope_interleaved=True
+        norms=GLM4_NORMS,
+        output_bias_key=None,
+        has_packed_gate_up=True,
+        is_rope_interleaved=True,
+        rotates_partly=True,
     ),
     "smollm3": Family(window_flag="use_sliding_window"),
     "olmo2": Family(norms=OUTPUT_NORMS, qk_norm="projection"),
@@ -166,7 +174,7 @@ def _layers(config: Any, family: Family, head_dim: int) -> tuple[LayerConfig, ..
     types = getattr(config, "layer_types", None) or _uniform_types(config, family)
     if len(types) != num_layers:
         raise CheckpointError(f"layer_types has {len(types)} entries for {num_layers} layers")
-    ropes = {kind: _rope(config, kind, head_dim) for kind in sorted(set(types))}
+    ropes = {kind: _rope(config, family, kind, head_dim) for kind in sorted(set(types))}
     rotates = getattr(config, "no_rope_layers", None) or [1] * num_layers
     dense = set(getattr(config, "mlp_only_layers", None) or [])
     moe_step = getattr(config, "decoder_sparse_step", 1)
@@ -199,10 +207,16 @@ def _window(config: Any, kind: str) -> int | None:
     return int(config.sliding_window)
 
 
-def _rope(config: Any, kind: str, head_dim: int) -> RopeConfig:
+def _rope(config: Any, family: Family, kind: str, head_dim: int) -> RopeConfig:
     params = config.rope_parameters
     if kind in params:
         params = params[kind]
+    factor = params.get("partial_rotary_factor", 1.0)
+    if factor != 1.0 and not family.rotates_partly:
+        raise CheckpointError(
+            f"partial_rotary_factor {factor!r} is not supported for model_type "
+            f"{config.model_type!r}"
+        )
     return parse_rope(
         params,
         head_dim=head_dim,
