@@ -14,7 +14,7 @@ import torch
 from octavo_engine.batch import AdmittedRow, AppendedBlocks
 from octavo_engine.cuda.transfer import upload
 from octavo_engine.errors import ConfigError
-from octavo_engine.runner.request_table import RowInfo
+from octavo_engine.runner.request_table import HostRows
 from octavo_engine.sampler.sampler import is_greedy, signed_64
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors
@@ -27,7 +27,7 @@ PATCH_ALIGNMENT = 64
 _INT32_MAX = 2**31 - 1
 
 
-class DeviceRowTable:
+class DeviceRowTable(HostRows):
     def __init__(
         self,
         *,
@@ -37,7 +37,7 @@ class DeviceRowTable:
         block_size: int,
         device: torch.device,
     ) -> None:
-        self._max_num_rows = max_num_rows
+        super().__init__(max_num_rows)
         self._device = device
         num_columns = -(-max_model_len // block_size)
         # One column more: the token sampled after the last position still has a place.
@@ -72,7 +72,6 @@ class DeviceRowTable:
         self._block_tables = parts[5:-1]
         self._token_ids = parts[-1]
         self._num_columns = num_columns
-        self._infos: dict[int, RowInfo] = {}
         self._pending: list[tuple[int, np.ndarray]] = []
 
     @property
@@ -83,22 +82,9 @@ class DeviceRowTable:
     def block_tables(self) -> list[torch.Tensor]:
         return self._block_tables
 
-    def info(self, row: int) -> RowInfo:
-        return self._infos[row]
-
-    def release(self, row: int) -> None:
-        self._infos.pop(row, None)
-
     def admit(self, admitted: AdmittedRow) -> None:
+        self.take(admitted)
         row = admitted.row
-        if not 0 <= row < self._max_num_rows:
-            raise IndexError(f"row {row} is not below {self._max_num_rows}")
-        self._infos[row] = RowInfo(
-            params=admitted.params,
-            seed=admitted.seed,
-            num_prompt_tokens=admitted.num_prompt_tokens,
-            num_admitted_tokens=len(admitted.token_ids),
-        )
         self._change(self._firsts[0] + 2 * row, _seed_words(admitted.seed))
         for part, words in enumerate(_sampling_words(admitted.params), start=1):
             self._change(self._firsts[part] + row, words)

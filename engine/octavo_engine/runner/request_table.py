@@ -41,29 +41,14 @@ class RowTable(Protocol):
     def info(self, row: int) -> RowInfo: ...
 
 
-class RequestTable:
-    def __init__(
-        self,
-        *,
-        max_num_rows: int,
-        max_model_len: int,
-        num_groups: int,
-        block_size: int,
-        device: torch.device,
-    ) -> None:
+class HostRows:
+    """The host's side of a table: which rows are taken, and by what."""
+
+    def __init__(self, max_num_rows: int) -> None:
         self._max_num_rows = max_num_rows
-        # One column more: the token sampled after the last position still has a place.
-        self.token_ids = torch.zeros(
-            (max_num_rows, max_model_len + 1), dtype=torch.int32, device=device
-        )
-        num_columns = -(-max_model_len // block_size)
-        self.block_tables = [
-            torch.zeros((max_num_rows, num_columns), dtype=torch.int32, device=device)
-            for _ in range(num_groups)
-        ]
         self._infos: dict[int, RowInfo] = {}
 
-    def admit(self, admitted: AdmittedRow) -> None:
+    def take(self, admitted: AdmittedRow) -> None:
         row = admitted.row
         if not 0 <= row < self._max_num_rows:
             raise IndexError(f"row {row} is not below {self._max_num_rows}")
@@ -73,6 +58,38 @@ class RequestTable:
             num_prompt_tokens=admitted.num_prompt_tokens,
             num_admitted_tokens=len(admitted.token_ids),
         )
+
+    def release(self, row: int) -> None:
+        self._infos.pop(row, None)
+
+    def info(self, row: int) -> RowInfo:
+        return self._infos[row]
+
+
+class RequestTable(HostRows):
+    def __init__(
+        self,
+        *,
+        max_num_rows: int,
+        max_model_len: int,
+        num_groups: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(max_num_rows)
+        # One column more: the token sampled after the last position still has a place.
+        self.token_ids = torch.zeros(
+            (max_num_rows, max_model_len + 1), dtype=torch.int32, device=device
+        )
+        num_columns = -(-max_model_len // block_size)
+        self.block_tables = [
+            torch.zeros((max_num_rows, num_columns), dtype=torch.int32, device=device)
+            for _ in range(num_groups)
+        ]
+
+    def admit(self, admitted: AdmittedRow) -> None:
+        self.take(admitted)
+        row = admitted.row
         self._write(self.token_ids, row, 0, admitted.token_ids)
         for table, block_ids in zip(self.block_tables, admitted.block_tables, strict=True):
             table[row].zero_()
@@ -81,12 +98,6 @@ class RequestTable:
     def append(self, appended: AppendedBlocks) -> None:
         table = self.block_tables[appended.group_idx]
         self._write(table, appended.row, appended.first_idx, appended.block_ids)
-
-    def release(self, row: int) -> None:
-        self._infos.pop(row, None)
-
-    def info(self, row: int) -> RowInfo:
-        return self._infos[row]
 
     def set_sampled(
         self, rows: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor
