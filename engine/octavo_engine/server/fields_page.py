@@ -17,6 +17,16 @@ Made from the code by `make request-fields`.
 A field that is in none of the lists is refused with a 400 that names it (`unknown_parameter`), as
 OpenAI does. A field that is known but not supported is refused with a 400 that names it
 (`unsupported_parameter`), unless its value asks for nothing. `null` always counts as not given.
+
+A body is sent as `content-type: application/json`; any other type is a 415.
+
+Of tools:
+
+- Where a call is required or named its arguments follow the function's schema, `strict` or not.
+  With `auto` they are what the model writes.
+- Only functions that may be called are: what looks like a call of another one is content.
+- `stop` is looked for in all that the model writes, calls too. `finish_reason` is `tool_calls` only
+  when each call is complete; one that a stop string has cut ends with `stop`.
 """
 
 
