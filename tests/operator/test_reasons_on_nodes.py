@@ -218,6 +218,20 @@ def test_a_replica_that_leaves_and_its_loss_are_told(told, kubectl_on_nodes):
     told("well", "Progressing", "True", Reason.DRAINING, pattern)
 
 
+def test_a_pod_that_does_not_go_is_told(told, kubectl_on_nodes):
+    told("stuck", "Ready", "True", Reason.ALL_REPLICAS_READY)
+    name = name_of(pods(kubectl_on_nodes, "stuck")[0])
+    hold = '{"metadata": {"finalizers": ["octavo.test/hold"]}}'
+    kubectl_on_nodes("patch", "pod", name, f"--patch={hold}")
+    kubectl_on_nodes("delete", "pod", name, "--grace-period=1", "--wait=false")
+    try:
+        message = told("stuck", "Degraded", "True", Reason.TERMINATION_OVERDUE)
+        assert message.startswith(f"pod {name} should have gone by ")
+        told("stuck", "Ready", "True", Reason.ALL_REPLICAS_READY)
+    finally:
+        kubectl_on_nodes("patch", "pod", name, '--patch={"metadata": {"finalizers": null}}')
+
+
 def test_a_pod_that_keeps_a_broken_accelerator_gets_a_successor(told, kubectl_on_nodes):
     service = Reason.GPU_FAULT.lower()
     field = f"--field-selector=involvedObject.name={service},reason=PodEvicted"
@@ -232,17 +246,3 @@ def test_a_pod_that_keeps_a_broken_accelerator_gets_a_successor(told, kubectl_on
         "a successor",
         lambda: evicted not in [name_of(pod) for pod in pods(kubectl_on_nodes, service)],
     )
-
-
-def test_a_pod_that_does_not_go_is_told(told, kubectl_on_nodes):
-    told("stuck", "Ready", "True", Reason.ALL_REPLICAS_READY)
-    name = name_of(pods(kubectl_on_nodes, "stuck")[0])
-    hold = '{"metadata": {"finalizers": ["octavo.test/hold"]}}'
-    kubectl_on_nodes("patch", "pod", name, f"--patch={hold}")
-    kubectl_on_nodes("delete", "pod", name, "--grace-period=1", "--wait=false")
-    try:
-        message = told("stuck", "Degraded", "True", Reason.TERMINATION_OVERDUE)
-        assert message.startswith(f"pod {name} should have gone by ")
-        told("stuck", "Ready", "True", Reason.ALL_REPLICAS_READY)
-    finally:
-        kubectl_on_nodes("patch", "pod", name, '--patch={"metadata": {"finalizers": null}}')
