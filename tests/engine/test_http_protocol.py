@@ -51,8 +51,8 @@ class Connection:
 
 
 @asynccontextmanager
-async def connection(**engine: int) -> AsyncIterator[Connection]:
-    async with process(EchoEngine(always("Hi."), **engine)) as server:
+async def connection(engine: EchoEngine | None = None) -> AsyncIterator[Connection]:
+    async with process(engine or EchoEngine(always("Hi."))) as server:
         await server.until_status("/readyz", 200)
         url = server.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
@@ -74,7 +74,7 @@ async def test_an_offer_of_http_2_is_passed_over_and_its_body_read() -> None:
 
 async def test_a_long_body_that_comes_with_the_end_of_its_head_is_read() -> None:
     whole = request(prompt="a" * 2 * MAX_HEAD_BYTES)
-    async with connection(max_model_len=300_000) as client:
+    async with connection(EchoEngine(always("Hi."), max_model_len=300_000)) as client:
         await client.send(whole[:40], whole[40:])
         assert (await client.answer())[0].startswith(b"HTTP/1.1 200")
 
@@ -125,11 +125,11 @@ async def test_the_limit_of_a_head_is_not_for_the_answer(monkeypatch: pytest.Mon
     monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.3)
     engine = EchoEngine(always("Hi."))
     engine.gate.clear()
-    async with process(engine) as server:
-        await server.until_status("/readyz", 200)
+    async with connection(engine) as client:
+        await client.send(request(), b"GET /livez HTT")  # a part of the next one
         asyncio.get_running_loop().call_later(1, engine.gate.set)
-        body = {"model": "echo", "prompt": "a"}
-        assert (await server.http.post("/v1/completions", json=body)).status_code == 200
+        assert (await client.answer())[0].startswith(b"HTTP/1.1 200")
+        assert await client.is_closed()
 
 
 @settings(max_examples=300, deadline=None)

@@ -99,7 +99,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = self.loop.call_later(self.head_limit_s, self.transport.close)
+            self._timer = self.loop.call_later(self.head_limit_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self._start_timer()  # the request before is still being answered
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
