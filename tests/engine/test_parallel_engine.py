@@ -19,8 +19,9 @@ from tests.engine.test_server_life import free_port
 from octavo_engine.core.in_process import build_engine
 from octavo_engine.errors import RankFailed
 
-LIMIT_S = 8.0
+LIMIT_S = 10.0
 """Long enough for a busy machine."""
+CLIENT_LIMIT_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rank_pids(parent: int) -> list[int]:
     """Of the rank processes that `parent` has started."""
     tasks = Path(f"/proc/{parent}/task").iterdir()
-    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return [p for p in pids if b"rank_process" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    pids = [int(pid) for task in tasks for pid in content(task / "children").split()]
+    return [pid for pid in pids if b"rank_process" in content(Path(f"/proc/{pid}/cmdline"))]
+
+
+def content(path: Path) -> bytes:
+    """Of a file of a process or a thread, which may be gone by now."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 async def test_a_rank_that_dies_while_it_loads_ends_the_start(model: Path) -> None:
@@ -64,7 +73,9 @@ class Asked:
 
     def ask(self, stream: bool) -> None:
         body = {**BODY, "stream": stream}
-        self.answers[stream] = httpx.post(f"{self.url}/v1/completions", json=body, timeout=60)
+        self.answers[stream] = httpx.post(
+            f"{self.url}/v1/completions", json=body, timeout=CLIENT_LIMIT_S
+        )
         self.answered_s.append(time.monotonic())
 
     def probe(self) -> None:
@@ -73,7 +84,7 @@ class Asked:
         while status is not None or len(self.answered_s) < 2:
             began_s = time.monotonic()
             try:
-                status = httpx.get(f"{self.url}/livez", timeout=60).status_code
+                status = httpx.get(f"{self.url}/livez", timeout=CLIENT_LIMIT_S).status_code
             except httpx.TransportError:
                 status = None
             self.probes.append((began_s, status))
@@ -83,7 +94,7 @@ class Asked:
 @pytest.mark.parametrize(
     ("sent", "limit_s", "reason"),
     [
-        pytest.param(signal.SIGKILL, 30.0, r"rank 1 \(process {pid}\) has ended by signal 9"),
+        pytest.param(signal.SIGKILL, 300.0, r"rank 1 \(process {pid}\) has ended by signal 9"),
         pytest.param(signal.SIGSTOP, LIMIT_S, r"rank 1 (was silent|did not end step)"),
     ],
     ids=["killed", "stopped"],
@@ -97,7 +108,9 @@ def test_a_lost_rank_ends_all_requests_the_probe_and_the_server(
         server.wait_ready()
         (rank,) = rank_pids(server.core_pid())
         asked = Asked(server.url)
-        warm = httpx.post(f"{server.url}/v1/completions", json=BODY | {"max_tokens": 4}, timeout=60)
+        warm = httpx.post(
+            f"{server.url}/v1/completions", json=BODY | {"max_tokens": 4}, timeout=CLIENT_LIMIT_S
+        )
         assert warm.status_code == 200
         os.kill(rank, signal.SIGSTOP)  # so that the requests are certainly under way
         threads = [
@@ -112,7 +125,7 @@ def test_a_lost_rank_ends_all_requests_the_probe_and_the_server(
         threads.append(threading.Thread(target=asked.probe))
         threads[-1].start()
         for thread in threads:
-            thread.join(60)
+            thread.join(CLIENT_LIMIT_S)
         assert asked.answers[False].status_code == 503
         assert asked.answers[False].json()["error"]["code"] == "engine_dead"
         assert '"code":"engine_dead"' in asked.answers[True].text
@@ -127,22 +140,15 @@ def test_a_lost_rank_ends_all_requests_the_probe_and_the_server(
 
 
 def wait_gone(pid: int) -> None:
-    deadline_s = time.monotonic() + 30
-    while is_running(pid):
+    deadline_s = time.monotonic() + CLIENT_LIMIT_S
+    while content(Path(f"/proc/{pid}/cmdline")):  # that of a zombie is empty
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""  # a zombie's
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def wait_in_flight(server: ServerProcess, count: int) -> None:
     gauge = "octavo:http_requests_in_flight"
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + CLIENT_LIMIT_S
     while True:
         lines = httpx.get(f"{server.url}/metrics").text.splitlines()
         if any(line.startswith(gauge) and line.endswith(f" {count}.0") for line in lines):
