@@ -13,6 +13,9 @@ from octavo_operator.child import digest
 from octavo_operator.config import EngineDefaults
 from octavo_operator.kinds import TEMPLATE_ANNOTATION, Manifest
 
+_MAX_BYTES = 200_000
+"""An object's annotations may take 262,144 bytes together."""
+
 
 def asked(service: InferenceService, defaults: EngineDefaults) -> str:
     """Digest of all that a pod is made of.
@@ -37,8 +40,10 @@ def kept(workload: Manifest | None, asked: str) -> Manifest | None:
 
 
 def annotation(template: Manifest, asked: str) -> dict[str, str]:
+    """Empty for a template that is too large to be kept: it is made anew each time."""
     record = {"asked": asked, "digest": digest(template), "template": template}
-    return {TEMPLATE_ANNOTATION: json.dumps(record, separators=(",", ":"))}
+    text = json.dumps(record, separators=(",", ":"))
+    return {TEMPLATE_ANNOTATION: text} if len(text.encode()) <= _MAX_BYTES else {}
 
 
 def _of_pods(spec: Spec) -> Spec:

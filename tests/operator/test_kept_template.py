@@ -116,6 +116,14 @@ def test_a_record_that_somebody_changed_is_none_of_ours(workload):
     assert workload(found=left) == workload()
 
 
+def test_a_template_beyond_the_limit_of_annotations_is_not_kept(workload):
+    overlay = {"podTemplate": {"metadata": {"annotations": {"notes": "x" * 200_000}}}}
+
+    large = workload(overlay)
+    assert TEMPLATE_ANNOTATION not in large["metadata"]["annotations"]
+    assert workload(overlay, large) == large
+
+
 def test_a_stateful_set_keeps_its_own(workload):
     claim = {"model": {"uri": "hf://a/b", "cache": {"newClaim": {"size": "1", "perReplica": True}}}}
     left = of_another_release(workload(claim))
