@@ -2,11 +2,13 @@
 
 Reads a JSON list of cases from standard input and writes the outcomes to standard output. What is
 slow, the imports, is done once: the ranks are forked, and each builds its share of one model after
-the other.
+the other. What forks has one thread, since a lock that another one holds stays locked in the child:
+the store's server, which has one, is rank 0's.
 """
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -54,19 +56,33 @@ def run_cases(cases: list[Case]) -> list[Outcome]:
     return msgspec.json.decode(ended.stdout, type=list[Outcome])
 
 
-def _run_rank(rank: int, num_ranks: int, port: int, cases: list[Case], out: Path) -> None:
+def _run_rank(
+    rank: int, num_ranks: int, listening: socket.socket, cases: list[Case], out: Path
+) -> None:
     import torch.distributed as dist
 
     from octavo_engine.parallel.setup import setup_on_this_host
 
+    port = listening.getsockname()[1]
     setup = setup_on_this_host(rank, num_ranks, port)
-    store = dist.TCPStore(setup.address, port, is_master=False)
+    if rank == 0:
+        store = dist.TCPStore(
+            setup.address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+    else:
+        store = dist.TCPStore(setup.address, port, is_master=False)
     outcomes = []
     for number, case in enumerate(cases):
         own_store = dist.PrefixStore(f"{num_ranks}/{number}", store)
         outcomes.append(_run_case(case, setup, own_store))
+    store.set(f"done/{rank}", "")
     if rank == 0:
         out.write_bytes(msgspec.json.encode(outcomes))
+        store.wait([f"done/{other}" for other in range(num_ranks)])
 
 
 def _run_case(case: Case, setup: Any, store: Any) -> Outcome:
@@ -139,23 +155,24 @@ def _gpu_runner(config: Any, group: Any) -> Any:
 
 def main() -> None:
     import torch
-    import torch.distributed as dist
     from transformers import LlamaConfig  # noqa: F401 - its imports take seconds
 
     import octavo_engine.parallel.gloo_group
     import octavo_engine.parallel.rendezvous  # noqa: F401 - before the fork
     from octavo_engine.logs import configure_logs
+    from octavo_engine.parallel.setup import LOOPBACK
 
     configure_logs("console")
     torch.set_num_threads(1)
     cases = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Case])
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     outcomes: dict[int, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for num_ranks in sorted({case.num_ranks for case in cases}):
             own = [case for case in cases if case.num_ranks == num_ranks]
             out = Path(folder) / str(num_ranks)
-            pids = [_fork(rank, num_ranks, store.port, own, out) for rank in range(num_ranks)]
+            assert len(list(Path("/proc/self/task").iterdir())) == 1
+            with socket.create_server((LOOPBACK, 0)) as listening:
+                pids = [_fork(rank, num_ranks, listening, own, out) for rank in range(num_ranks)]
             codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
             if any(codes):
                 raise SystemExit(f"{num_ranks} ranks have ended with {codes}")
@@ -163,13 +180,13 @@ def main() -> None:
     sys.stdout.write(json.dumps([outcomes[case.num_ranks].pop(0) for case in cases]))
 
 
-def _fork(rank: int, num_ranks: int, port: int, cases: list[Case], out: Path) -> int:
+def _fork(rank: int, num_ranks: int, listening: socket.socket, cases: list[Case], out: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        _run_rank(rank, num_ranks, port, cases, out)
+        _run_rank(rank, num_ranks, listening, cases, out)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
