@@ -211,7 +211,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_grammar": "start: nope"}, "guided_grammar", "nope"),
     ({"structured_outputs": {"grammar": "root ::= (("}}, "structured_outputs.grammar", "grammar"),
     ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs", "just one"),
-    ({"guided_regex": "a", "guided_choice": ["b"]}, None, "only one of"),
+    ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "only one of"),
     ({"guided_choice": []}, "guided_choice", "at least 1"),
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "structured output"),
 ]  # fmt: skip
