@@ -43,12 +43,12 @@ Answers = dict[str, list[RequestDelta]]
 """By kind."""
 
 
-def config_of(model: Path, num_ranks: int, limit_s: float = 60.0) -> EngineConfig:
+def config_of(model: Path, num_ranks: int) -> EngineConfig:
     return EngineConfig(
         model=ModelSettings(path=str(model), device="cpu", dtype="float32"),
         cache=CacheSettings(cpu_kv_cache_gib=0.05),
         scheduler=SchedulerSettings(max_num_seqs=4),
-        parallel=ParallelSettings(tensor_parallel_size=num_ranks, rank_timeout_s=limit_s),
+        parallel=ParallelSettings(tensor_parallel_size=num_ranks),
     )
 
 

@@ -19,7 +19,7 @@ from tests.engine.test_server_life import free_port
 from octavo_engine.core.in_process import build_engine
 from octavo_engine.errors import RankFailed
 
-LIMIT_S = 10.0
+LIMIT_S = 8.0
 """Long enough for a busy machine."""
 CLIENT_LIMIT_S = 180.0
 
