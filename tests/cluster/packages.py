@@ -17,6 +17,7 @@ _NODE = {
     "runc": "runc",
     "containernetworking-plugins": "ptp",
     "iptables": "iptables",
+    "ipset": "ipset",  # for what enforces policies
     "conntrack": "conntrack",
     "socat": "socat",
     "ethtool": "ethtool",

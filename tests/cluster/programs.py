@@ -66,6 +66,13 @@ CONTAINERD = tuple(
         ("ctr", ("--version",)),
     )
 )
+KUBE_ROUTER = Tool(
+    "kube-router",
+    "kube-router",
+    "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+    ("--version",),
+    (2, 1),
+)
 HELM = Tool("helm", "helm", "helm.sh/helm/v4/cmd/helm", ("version", "--short"), (3, 16))
 
 
@@ -104,6 +111,12 @@ def obtain_clients(*, say: Say) -> dict[str, Path]:
     return have
 
 
+def obtain_policy_enforcer(*, say: Say) -> Path:
+    """Of NetworkPolicies; see policies.py."""
+    tools = (KUBE_ROUTER,)
+    return (locate(tools) or _build_set(tools, say))[KUBE_ROUTER.name]
+
+
 def missing(*, with_nodes: bool) -> list[str]:
     """The names of the programs that `obtain` would have to build."""
     absent: list[str] = []
@@ -126,7 +139,7 @@ def go_problem() -> str | None:
 def pinned_version(module: str) -> str:
     """The version that a module folder builds, such as v1.36.3."""
     text = (MODULES / module / "go.mod").read_text()
-    tools = (*CONTROL_PLANE, *CONTAINERD, ETCD, HELM)
+    tools = (*CONTROL_PLANE, *CONTAINERD, ETCD, HELM, KUBE_ROUTER)
     packages = {tool.package for tool in tools if tool.module == module}
     for path, version in re.findall(r"^\s*(?:require )?(\S+) (v\S+)", text, re.MULTILINE):
         if any(package == path or package.startswith(f"{path}/") for package in packages):
