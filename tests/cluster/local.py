@@ -295,9 +295,8 @@ class LocalProvider:
             loaded = self.folder.node(node) / f"loaded-{archive.name}"
             if loaded.exists() and loaded.read_text() == identity:
                 continue
-            ctr = self.folder.path / "bin" / "ctr"
-            words = [str(ctr), "--namespace", "k8s.io", "images", "import", str(archive)]
-            run([*namespace_of(self._pid(node)), *words])
+            words = ("--namespace", "k8s.io", "images", "import", archive)
+            run([*namespace_of(self._pid(node)), self.folder.path / "bin" / "ctr", *words])
             loaded.write_text(identity)
 
     # ---- removing ----
