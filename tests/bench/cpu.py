@@ -6,8 +6,10 @@ The model is SmolLM2-135M-Instruct unless a folder is given. Work "square" is 16
 tokens in and 128 out. Work "azure" is the first 64 rows of a trace of real lengths (a CSV with
 columns TIMESTAMP, ContextTokens, GeneratedTokens), prompts clipped to 768 tokens and outputs to
 256, all present at the start. Without a trace the 64 lengths are the quantiles of lognormals fitted
-to the first 64 rows of Azure's conversation trace of 2023, and the output says so. Prints output
-tokens per second and their ratios, and writes them as JSON. Run it alone on the machine.
+to the first 64 rows of Azure's conversation trace of 2023, and the output says so. "square" takes
+seconds, in which a virtual machine may be half as fast as before: of each engine the median of
+several runs counts, and all are told. Prints output tokens per second and their ratios, and writes
+them as JSON. Run it alone on the machine.
 """
 
 import argparse
@@ -16,9 +18,10 @@ import json
 import math
 import random
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import Any
 
 import torch
@@ -29,6 +32,7 @@ from octavo_engine import LLM, SamplingParams
 STATIC_BATCH = 16
 MAX_MODEL_LEN = 2048
 NUM_AZURE = 64
+NUM_RUNS = {"square": 5, "azure": 1}
 MAX_PROMPT, MAX_NEW = 768, 256
 PROMPT_LOG_LENGTHS = NormalDist(5.873, 1.125)
 NEW_LOG_LENGTHS = NormalDist(4.558, 0.851)
@@ -47,6 +51,8 @@ class Measurement:
     engine: str
     output_tokens: int
     seconds: float
+    """The median of `runs_s`."""
+    runs_s: list[float]
     tokens_per_s: float
 
 
@@ -86,21 +92,38 @@ def measure_octavo(llm: LLM, work: str, jobs: list[Job]) -> Measurement:
     params = [
         SamplingParams(temperature=0.0, max_tokens=job.num_new, ignore_eos=True) for job in jobs
     ]
-    start = time.perf_counter()
-    outputs = llm.generate([job.prompt for job in jobs], params, use_tqdm=False)
-    seconds = time.perf_counter() - start
-    num_tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-    assert num_tokens == sum(job.num_new for job in jobs)
-    return _measurement(work, "octavo", num_tokens, seconds)
+
+    def once() -> None:
+        outputs = llm.generate([job.prompt for job in jobs], params, use_tqdm=False)
+        made = [len(output.outputs[0].token_ids) for output in outputs]
+        assert made == [job.num_new for job in jobs]
+
+    return _measurement(work, "octavo", jobs, [_seconds(once) for _ in range(NUM_RUNS[work])])
 
 
-def measure_transformers(model: Any, work: str, jobs: list[Job], batch_size: int) -> Measurement:
+def measure_transformers(model: Any, work: str, jobs: list[Job]) -> Measurement:
     """Static batches, prompts padded on the left, each batch running to its longest output."""
+
+    def once() -> None:
+        for first in range(0, len(jobs), STATIC_BATCH):
+            _generate(model, jobs[first : first + STATIC_BATCH])
+
+    runs_s = [_seconds(once) for _ in range(NUM_RUNS[work])]
+    return _measurement(work, f"transformers, static {STATIC_BATCH}", jobs, runs_s)
+
+
+def measure_one_by_one(model: Any, work: str, jobs: list[Job]) -> Measurement:
+    def once() -> None:
+        for job in jobs:
+            _generate(model, [job])
+
+    return _measurement(work, "transformers, one by one", jobs, [_seconds(once)])
+
+
+def _seconds(act: Callable[[], None]) -> float:
     start = time.perf_counter()
-    for first in range(0, len(jobs), batch_size):
-        _generate(model, jobs[first : first + batch_size])
-    name = "transformers, one by one" if batch_size == 1 else f"transformers, static {batch_size}"
-    return _measurement(work, name, sum(job.num_new for job in jobs), time.perf_counter() - start)
+    act()
+    return time.perf_counter() - start
 
 
 def _generate(model: Any, jobs: list[Job]) -> None:
@@ -120,10 +143,13 @@ def _generate(model: Any, jobs: list[Job]) -> None:
         )
 
 
-def _measurement(work: str, engine: str, num_tokens: int, seconds: float) -> Measurement:
+def _measurement(work: str, engine: str, jobs: list[Job], runs_s: list[float]) -> Measurement:
+    num_tokens, seconds = sum(job.num_new for job in jobs), median(runs_s)
     rate = round(num_tokens / seconds, 1)
-    print(f"{work:8} {engine:26} {num_tokens:6} tokens {seconds:8.1f} s {rate:8.1f}/s", flush=True)
-    return Measurement(work, engine, num_tokens, round(seconds, 2), rate)
+    told = " ".join(f"{run_s:.1f}" for run_s in runs_s)
+    print(f"{work:8} {engine:26} {num_tokens:6} tokens {rate:8.1f}/s   in {told} s", flush=True)
+    rounded = [round(run_s, 2) for run_s in runs_s]
+    return Measurement(work, engine, num_tokens, round(seconds, 2), rounded, rate)
 
 
 def run(args: argparse.Namespace) -> list[Measurement]:
@@ -147,9 +173,8 @@ def run(args: argparse.Namespace) -> list[Measurement]:
     model.eval()
     _generate(model, [Job(works["square"][0].prompt[:8], 4)])
     for name, jobs in works.items():
-        measured.append(measure_transformers(model, name, jobs, STATIC_BATCH))
-    one_by_one = works["square"][: args.sequential]
-    measured.append(measure_transformers(model, "square", one_by_one, 1))
+        measured.append(measure_transformers(model, name, jobs))
+    measured.append(measure_one_by_one(model, "square", works["square"][: args.sequential]))
     return measured
 
 
