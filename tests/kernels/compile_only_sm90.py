@@ -20,7 +20,7 @@ class RecordingDriver(OfflineDriver):
     def __init__(self) -> None:
         self.launched: list[str] = []
 
-    def launcher_cls(self, src: Any, metadata: Any) -> None:  # type: ignore[override]
+    def launcher_cls(self, src: Any, metadata: Any) -> None:  # type: ignore[override]  # no class
         self.launched.append(metadata.name)
 
 

@@ -69,7 +69,7 @@ GPU_CASES = ("many of many", "a prefill of mixtral's", "a prefill of gpt-oss's")
 )
 def case(request, device) -> Case:
     if device.type == "cpu" and request.param in [CASES[name] for name in GPU_CASES]:
-        pytest.skip("needs a GPU")
+        pytest.skip("needs a GPU: takes minutes under the interpreter")
     return request.param
 
 

@@ -118,7 +118,7 @@ def cache() -> ObjectCache:
 
 @pytest.fixture
 def optional_kinds(fake_cluster: FakeCluster) -> OptionalKinds:
-    return OptionalKinds(fake_cluster, (POD_MONITOR,))  # type: ignore[arg-type]
+    return OptionalKinds(fake_cluster, (POD_MONITOR,))  # type: ignore[arg-type]  # a fake
 
 
 @pytest.fixture

@@ -14,62 +14,8 @@ from octavo_engine.errors import CheckpointError
 
 log = structlog.get_logger(__name__)
 
-# Entries that our layers read, for any family.
-READ_KEYS = frozenset(
-    [
-        "activation",
-        "attention_bias",
-        "attention_multiplier",
-        "attention_out_bias",
-        "attn_logit_softcapping",
-        "decoder_sparse_step",
-        "embedding_multiplier",
-        "final_logit_softcapping",
-        "head_dim",
-        "hidden_act",
-        "hidden_activation",
-        "hidden_size",
-        "intermediate_size",
-        "layer_types",
-        "logits_scaling",
-        "max_position_embeddings",
-        "max_window_layers",
-        "mlp_bias",
-        "mlp_only_layers",
-        "model_type",
-        "moe_intermediate_size",
-        "no_rope_layer_interval",
-        "no_rope_layers",
-        "norm_topk_prob",
-        "num_attention_heads",
-        "num_experts",
-        "num_experts_per_tok",
-        "num_hidden_layers",
-        "num_key_value_heads",
-        "num_local_experts",
-        "original_max_position_embeddings",
-        "partial_rotary_factor",
-        "query_pre_attn_scalar",
-        "residual_multiplier",
-        "rms_norm_eps",
-        "rope_local_base_freq",
-        "rope_parameters",
-        "rope_scaling",
-        "rope_theta",
-        "sliding_window",
-        "sliding_window_pattern",
-        "swiglu_alpha",
-        "swiglu_limit",
-        "tie_word_embeddings",
-        "use_sliding_window",
-        "vocab_size",
-        "quantization_config",
-        "compression_config",
-        "experts_per_token",
-        "initial_context_length",
-    ]
-)
-# Of these, what only some families have: elsewhere transformers ignores what we would apply.
+# Entries that our layers read and only some families have: elsewhere transformers ignores what we
+# would apply.
 FAMILY_KEYS = frozenset(
     [
         "attention_bias",
@@ -91,6 +37,42 @@ FAMILY_KEYS = frozenset(
         "sliding_window",
         "swiglu_alpha",
         "swiglu_limit",
+    ]
+)
+# Entries that our layers read, for any family.
+READ_KEYS = FAMILY_KEYS | frozenset(
+    [
+        "activation",
+        "head_dim",
+        "hidden_act",
+        "hidden_size",
+        "intermediate_size",
+        "max_position_embeddings",
+        "max_window_layers",
+        "model_type",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_attention_heads",
+        "num_experts",
+        "num_experts_per_tok",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "num_local_experts",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "rms_norm_eps",
+        "rope_local_base_freq",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "sliding_window_pattern",
+        "tie_word_embeddings",
+        "use_sliding_window",
+        "vocab_size",
+        "quantization_config",
+        "compression_config",
+        "experts_per_token",
+        "initial_context_length",
     ]
 )
 # Entries about training, the tokenizer or bookkeeping, never about the forward pass.

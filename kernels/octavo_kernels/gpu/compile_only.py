@@ -25,10 +25,10 @@ class _Compilers(ThreadPoolExecutor):
     """Make a kernel's launcher too: some versions of Triton have the C compiler build one for each
     signature, at the first launch and one after the other, which took 5 s of a cold start."""
 
-    # Whatever Triton submits is a compilation; its executor's own signature is wider.
-    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
+    # Whatever Triton submits is a compilation.
+    def submit(self, job: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]  # narrower
         def compile_with_launcher() -> Any:
-            kernel = compile_kernel()
+            kernel = job()
             # It stays in Triton's cache of files, where the first launch finds it.
             driver.active.launcher_cls(kernel.src, kernel.metadata)
             return kernel
