@@ -164,7 +164,8 @@ def _graph_us(once: Callable[[], object]) -> float:
 def variants(num_pairs: int, num_experts: int) -> Iterator[tuple[ExpertConfig, ExpertConfig]]:
     """Configurations of the two products, those chosen first."""
     chosen = choose_block_m(num_pairs, num_experts)
-    both = [expert_config(chosen, 2, gated=gated) for gated in (True, False)]
+    average = -(-num_pairs // num_experts)
+    both = [expert_config(chosen, 2, gated=gated, average=average) for gated in (True, False)]
     yield both[0], both[1]
     for block_m in {max(16, chosen // 2), chosen, min(128, chosen * 2)}:
         first, second = (expert_config(block_m, 2, gated=gated) for gated in (True, False))
@@ -188,7 +189,7 @@ def variants(num_pairs: int, num_experts: int) -> Iterator[tuple[ExpertConfig, E
 
 @contextmanager
 def configured(gated: ExpertConfig, down: ExpertConfig) -> Iterator[None]:
-    def given(block_m: int, itemsize: int, *, gated: bool, is_hopper: bool = True) -> ExpertConfig:
+    def given(block_m: int, itemsize: int, *, gated: bool, **_: Any) -> ExpertConfig:
         return first if gated else down
 
     first = gated

@@ -22,7 +22,7 @@ SHAPES = {
     "gpt-oss-rank": (32, 4, 2880, 1440),
 }
 """Experts, those of a token, hidden size, inner features."""
-CASES = ("qwen3 1", "qwen3 512", "mixtral 256", "gpt-oss 32", "gpt-oss-rank 64")
+CASES = ("qwen3 1", "qwen3 512", "qwen3 2048", "mixtral 2048", "gpt-oss 32", "gpt-oss-rank 64")
 
 
 def launch(model: str, num_tokens: int) -> None:

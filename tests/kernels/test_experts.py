@@ -182,9 +182,9 @@ def test_a_plan_is_large_enough_for_the_most_tiles_and_no_larger():
 
 @pytest.mark.parametrize(
     ("pairs", "experts", "block_m"),
-    [(8, 128, 16), (2048, 128, 32), (65536, 128, 128), (512, 8, 128)],
+    [(8, 128, 16), (2048, 128, 32), (65536, 128, 128), (512, 8, 64), (1024, 8, 128)],
 )
-def test_a_tile_holds_twice_the_average(pairs, experts, block_m):
+def test_a_tile_holds_twice_the_average_up_to_what_fills_it(pairs, experts, block_m):
     assert choose_block_m(pairs, experts) == block_m
 
 

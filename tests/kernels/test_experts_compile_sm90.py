@@ -11,7 +11,7 @@ import pytest
 
 SHARED_BYTES_LIMIT = 227 * 1024
 # One of the smallest tiles and the other layout of gate and up, one of the largest tiles.
-CASES = ["gpt-oss 32", "mixtral 256"]
+CASES = ["gpt-oss 32", "mixtral 2048"]
 
 
 @pytest.fixture(scope="module")
