@@ -26,11 +26,25 @@ async def test_ready_only_once_the_engine_is_loaded() -> None:
 
 async def test_startup_tells_its_stage_until_the_engine_is_loaded() -> None:
     state = make_state(None)
-    state.startup.report("tokenizer", 0.0, 0.0)
+    state.startup.report("tokenizer", 0.0, 10.0)
+    state.startup.report("weights", 0.5, 11.25)
     async with client_of(state) as client:
         response = await client.http.get("/startupz")
     assert response.status_code == 503
-    assert response.json()["stage"] == "tokenizer"
+    told = response.json()
+    assert told["stage"] == "weights"
+    assert told["percent"] == 40
+    assert told["seconds"] == {"tokenizer": 1.25}
+
+
+async def test_startup_keeps_the_seconds_of_each_stage_once_the_engine_is_loaded() -> None:
+    state = make_state(EchoEngine(always("x")))
+    for stage, began_s in (("tokenizer", 0.0), ("weights", 1.0), ("memory", 3.5), ("graphs", 4.0)):
+        state.startup.report(stage, 0.0, began_s)
+    state.startup.finish(6.0)
+    async with client_of(state) as client:
+        told = (await client.http.get("/startupz")).json()
+    assert told["seconds"] == {"tokenizer": 1.0, "weights": 2.5, "memory": 0.5, "graphs": 2.0}
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/livez", "/startupz", "/health"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import MODEL
@@ -119,6 +120,23 @@ async def test_port_listens_while_the_model_loads() -> None:
         assert loading.json()["phase"] == "loading"
         may_load.set()
         await server.until_status("/readyz", 200)
+
+
+async def test_a_log_line_tells_the_seconds_of_each_stage_of_the_start() -> None:
+    engine = EchoEngine(always("x"))
+    finish_load = loader(engine)
+
+    def load(state: ServerState) -> Loaded:
+        state.startup.report("weights", 0.0, 5.0)
+        state.startup.report("graphs", 0.0, 7.5)
+        return finish_load(state)  # type: ignore[no-any-return]  # of the function that it wraps
+
+    with capture_logs() as lines:
+        async with process(engine, load) as server:
+            await server.until_status("/readyz", 200)
+    (ready,) = (line for line in lines if line["event"] == "ready")
+    assert ready["stages"]["weights"] == 2.5
+    assert ready["stages"].keys() == {"weights", "graphs"}
 
 
 async def test_failed_load_ends_the_process_with_its_error() -> None:

@@ -30,11 +30,11 @@ def info_router(state: ServerState) -> APIRouter:
 
     @router.get("/startupz")
     async def startupz() -> Response:
+        told = {"percent": state.startup.percent, "seconds": state.startup.rounded_seconds()}
         if state.loaded is None:
-            stage, percent = state.startup.stage or "starting", state.startup.percent
-            content = {"status": "unavailable", "stage": stage, "percent": percent}
-            return json_response(content, 503)
-        return json_response({"status": "ok", "stage": "loaded", "percent": 100})
+            stage = state.startup.stage or "starting"
+            return json_response({"status": "unavailable", "stage": stage, **told}, 503)
+        return json_response({"status": "ok", "stage": "loaded", **told})
 
     @router.get("/version")
     async def version() -> Response:

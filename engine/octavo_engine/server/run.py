@@ -93,7 +93,13 @@ async def _load_and_wait(
     for stage, seconds in state.startup.stage_seconds.items():
         state.metrics.observe_startup(stage, seconds)
     state.metrics.observe_startup("total", load_s)
-    log.info("ready", model=state.settings.model_name, port=state.settings.port, seconds=load_s)
+    log.info(
+        "ready",
+        model=state.settings.model_name,
+        port=state.settings.port,
+        seconds=round(load_s, 3),
+        stages=state.startup.rounded_seconds(),
+    )
     await _until_stopped_or_dead(state, told_to_stop)
     await drain(state, signals)
 

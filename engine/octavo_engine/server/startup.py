@@ -34,6 +34,10 @@ class StartupProgress:
         self._end_stage(now_s)
         self.stage, self.percent = None, 100
 
+    def rounded_seconds(self) -> dict[Stage, float]:
+        """Of the stages that are over, to the millisecond: for people and logs."""
+        return {stage: round(seconds, 3) for stage, seconds in self.stage_seconds.items()}
+
     def _end_stage(self, now_s: float) -> None:
         if self.stage is not None:
             self.stage_seconds[self.stage] = now_s - self._began_s
