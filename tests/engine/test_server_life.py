@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import MODEL
@@ -122,7 +122,11 @@ async def test_port_listens_while_the_model_loads() -> None:
         await server.until_status("/readyz", 200)
 
 
-async def test_a_log_line_tells_the_seconds_of_each_stage_of_the_start() -> None:
+async def test_a_log_line_tells_the_seconds_of_each_stage_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr("octavo_engine.server.run.log", log)
     engine = EchoEngine(always("x"))
     finish_load = loader(engine)
 
@@ -131,12 +135,11 @@ async def test_a_log_line_tells_the_seconds_of_each_stage_of_the_start() -> None
         state.startup.report("graphs", 0.0, 7.5)
         return finish_load(state)  # type: ignore[no-any-return]  # of the function that it wraps
 
-    with capture_logs() as lines:
-        async with process(engine, load) as server:
-            await server.until_status("/readyz", 200)
-    (ready,) = (line for line in lines if line["event"] == "ready")
-    assert ready["stages"]["weights"] == 2.5
-    assert ready["stages"].keys() == {"weights", "graphs"}
+    async with process(engine, load) as server:
+        await server.until_status("/readyz", 200)
+    (ready,) = (call for call in log.calls if call.args == ("ready",))
+    assert ready.kwargs["stages"]["weights"] == 2.5
+    assert ready.kwargs["stages"].keys() == {"weights", "graphs"}
 
 
 async def test_failed_load_ends_the_process_with_its_error() -> None:
