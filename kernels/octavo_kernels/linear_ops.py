@@ -8,6 +8,7 @@ to the next product's result, from sums of squares that the product before has l
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 MAX_SKINNY_TOKENS = 64
 ROW_TILE = 64
@@ -52,6 +53,8 @@ class RowNorm:
 
 MAX_SINGLE_ROW_WIDTH = 16384
 """A weight's row must fit in a program's registers."""
+MIN_VOCABULARY_ROWS = 32000
+"""Fewer rows of a rank's share of a vocabulary are cuBLAS's."""
 
 
 def single_row_linear(
@@ -119,3 +122,32 @@ def skinny_linear(
     from octavo_kernels.gpu.skinny_linear import skinny_linear as run
 
     return run(x, weight, bias, gated=gated, norm=norm, add=add, arrivals=arrivals)
+
+
+def vocabulary_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x[T, K] @ weight[N, K].T -> [T, N] for any T, made for a weight of very many rows."""
+    if _has_vocabulary_kernel(x, weight):
+        if x.shape[0] == 1:
+            return single_row_linear(x, weight)
+        from octavo_kernels.gpu.skinny_linear import vocabulary_linear as run
+
+        return run(x, weight)
+    return functional.linear(x, weight)
+
+
+def _has_vocabulary_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Where Hopper's copy engine can feed it: elsewhere nothing was measured."""
+    if not x.is_cuda or not 1 <= x.shape[0] <= MAX_SKINNY_TOKENS:
+        return False
+    from octavo_kernels.gpu.launch import capability
+
+    num_rows, width = weight.shape
+    return (
+        capability(x.device)[0] == 9
+        and weight.dtype in (torch.bfloat16, torch.float16)
+        and weight.is_contiguous()
+        and x.is_contiguous()
+        and num_rows >= MIN_VOCABULARY_ROWS
+        and width % 128 == 0
+        and width <= MAX_SINGLE_ROW_WIDTH
+    )

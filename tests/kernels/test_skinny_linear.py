@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from octavo_kernels.gpu import single_row
 from octavo_kernels.gpu.single_row import single_row_linear as single_kernel
 from octavo_kernels.gpu.skinny_linear import skinny_config
 from octavo_kernels.gpu.skinny_linear import skinny_linear as kernel
+from octavo_kernels.gpu.skinny_linear import vocabulary_linear as vocabulary_kernel
 from octavo_kernels.linear_ops import (
     MAX_SKINNY_TOKENS,
     MAX_TILES,
@@ -15,6 +17,7 @@ from octavo_kernels.linear_ops import (
     can_be_skinny,
     single_row_linear,
     skinny_linear,
+    vocabulary_linear,
 )
 from octavo_kernels.reference.skinny_linear import single_row_linear as single_reference
 from octavo_kernels.reference.skinny_linear import skinny_linear as reference
@@ -156,3 +159,27 @@ def test_a_plain_single_row(draw, dtype, device, assert_close):
 def test_a_single_row_is_one():
     with pytest.raises(ValueError, match="2, 256"):
         single_row_linear(torch.zeros(2, 256), torch.zeros(128, 256, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("num_rows", [256, 200])
+@pytest.mark.parametrize("num_tokens", [2, 17, 64])
+def test_a_vocabulary_may_end_within_a_tile(num_rows, num_tokens, draw, dtype, assert_close):
+    x, weight = draw(num_tokens, WIDTH), draw(num_rows, WIDTH, scale=0.06)
+    found = vocabulary_kernel(x, weight)
+    assert_close(found, x.double() @ weight.double().T, dtype)
+
+
+@pytest.mark.parametrize("width", [192, 256])
+def test_programs_of_a_vocabulary_take_several_rows(width, draw, dtype, assert_close, monkeypatch):
+    monkeypatch.setattr(single_row, "MANY_ROWS", 50)
+    monkeypatch.setattr(single_row, "MANY_ROWS_ELEMENTS", 4 * 256)
+    x, weight = draw(1, width), draw(57, width, scale=0.06)
+    found = single_kernel(x, weight, None, gated=False, norm=None, residual=None)
+    assert_close(found, x.double() @ weight.double().T, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 2, 16, 17, 33, 64, 65])
+def test_logits_of_a_whole_vocabulary(num_tokens, draw, dtype, assert_close):
+    x, weight = draw(num_tokens, 1024), draw(50_000 + 257, 1024, scale=0.03)
+    assert_close(vocabulary_linear(x, weight), x.double() @ weight.double().T, dtype)

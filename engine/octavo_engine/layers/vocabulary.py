@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import torch
 from torch.nn import functional
 
-from octavo_engine.layers.linear import Build, make_linear
+from octavo_engine.layers.linear import Build, DenseLinear, make_linear
 from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
 from octavo_engine.loading.parts import Part, share_into
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.parallel.shares import vocabulary_share
+from octavo_kernels.linear_ops import vocabulary_linear
 
 EMBEDDING_NAME = "model.embed_tokens"
 HEAD_NAME = "lm_head"
@@ -70,12 +71,7 @@ class Vocabulary:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden[R, hidden_size] -> [R, vocab_size], in hidden's dtype."""
-        if self.head is not None:
-            logits = self.head(hidden)
-        elif self._packed_embedding is not None:
-            logits = self._packed_embedding(hidden)
-        else:
-            logits = functional.linear(hidden, self.embedding)
+        logits = self._own_logits(hidden)
         if self._config.logits_divisor != 1.0:
             logits = logits / self._config.logits_divisor
         if (cap := self._config.final_softcap) is not None:
@@ -83,3 +79,13 @@ class Vocabulary:
         whole = self._group.all_gather(logits)
         vocab_size = self._config.vocab_size
         return whole if whole.shape[1] == vocab_size else whole[:, :vocab_size].contiguous()
+
+    def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of the rank's run of ids."""
+        if isinstance(self.head, DenseLinear) and self.head.is_plain:
+            return vocabulary_linear(hidden, self.head.weight)
+        if self.head is not None:
+            return self.head(hidden)
+        if self._packed_embedding is not None:
+            return self._packed_embedding(hidden)
+        return vocabulary_linear(hidden, self.embedding)

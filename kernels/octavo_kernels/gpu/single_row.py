@@ -12,6 +12,10 @@ from octavo_kernels.linear_ops import RowNorm
 
 ROWS_WITH_NORM = 4
 """Each program repeats the norm: more rows a program repeat it less often."""
+MANY_ROWS = 32768
+"""From here on, as over a vocabulary, programs are so many that each takes several rows."""
+MANY_ROWS_ELEMENTS = 8192
+"""Elements of the weight in such a program."""
 
 
 @triton.jit
@@ -89,6 +93,8 @@ def single_row_linear(
     num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
     block_k = triton.next_power_of_2(width)
     block_n = ROWS_WITH_NORM if norm is not None and not gated else 1
+    if num_rows >= MANY_ROWS:
+        block_n = max(block_n, MANY_ROWS_ELEMENTS // block_k)
     out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device)
     _single_row_kernel[(triton.cdiv(num_rows, block_n),)](
         x,

@@ -28,6 +28,7 @@ class SkinnyConfig:
     block_k: int
     split_k: int
     num_stages: int
+    num_warps: int = 4
 
 
 def skinny_config(num_tokens: int, num_rows: int, width: int, *, gated: bool) -> SkinnyConfig:
@@ -50,6 +51,15 @@ def skinny_config(num_tokens: int, num_rows: int, width: int, *, gated: bool) ->
     return SkinnyConfig(64, block_m, 128, split_k, 6)
 
 
+def vocabulary_config(num_tokens: int) -> SkinnyConfig:
+    """For rows by the hundred thousand: two programs a core, so that one loads while the other
+    ends; the more tokens the more rows a program, since each reads all tokens anew."""
+    block_m = 16 if num_tokens <= 16 else 32 if num_tokens <= 32 else 64
+    if block_m == 16:
+        return SkinnyConfig(64, block_m, 128, 1, 4)
+    return SkinnyConfig(128, block_m, 64, 1, 5 if block_m == 32 else 4)
+
+
 @triton.jit
 def _load_tokens(x, x_descriptor, k, num_tokens, K: tl.constexpr, BLOCK_M: tl.constexpr,
                  BLOCK_K: tl.constexpr, USE_TMA: tl.constexpr):  # fmt: skip
@@ -65,14 +75,18 @@ def _load_tokens(x, x_descriptor, k, num_tokens, K: tl.constexpr, BLOCK_M: tl.co
 
 
 @triton.jit
-def _load_rows(w, w_descriptor, first_row, k, K: tl.constexpr, BLOCK_N: tl.constexpr,
-               BLOCK_K: tl.constexpr, USE_TMA: tl.constexpr):  # fmt: skip
+def _load_rows(w, w_descriptor, first_row, k, N: tl.constexpr, K: tl.constexpr,
+               BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, USE_TMA: tl.constexpr):  # fmt: skip
     if USE_TMA:
         tile = w_descriptor.load([first_row, k])
     else:
         row = (first_row + tl.arange(0, BLOCK_N)).to(tl.int64)
         column = k + tl.arange(0, BLOCK_K)
-        tile = tl.load(w + row[:, None] * K + column[None, :])
+        at = row[:, None] * K + column[None, :]
+        if N % BLOCK_N == 0:
+            tile = tl.load(w + at)
+        else:  # never so with a gate
+            tile = tl.load(w + at, mask=(row < N)[:, None], other=0.0)
     return tile
 
 
@@ -151,7 +165,7 @@ def _finish(
         acc = gate / (1.0 + tl.exp(-gate)) * up.to(narrow).to(tl.float32)
     result = tl.trans(acc)
     at = token.to(tl.int64)[:, None] * N + row[None, :]
-    inside = (token < num_tokens)[:, None] & (row >= 0)[None, :]
+    inside = (token < num_tokens)[:, None] & (row < N)[None, :]
     if ADDS:
         added = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         total = (result.to(narrow).to(tl.float32) + added).to(narrow)
@@ -208,10 +222,10 @@ def _skinny_kernel(
         tokens = tl.trans(
             _load_tokens(x, x_descriptor, k, num_tokens, K, BLOCK_M, BLOCK_K, USE_TMA)
         )
-        rows = _load_rows(w, w_descriptor, first_row, k, K, BLOCK_N, BLOCK_K, USE_TMA)
+        rows = _load_rows(w, w_descriptor, first_row, k, N, K, BLOCK_N, BLOCK_K, USE_TMA)
         acc = tl.dot(rows, tokens, acc, input_precision="ieee")
         if GATED:
-            rows = _load_rows(w, w_descriptor, N + first_row, k, K, BLOCK_N, BLOCK_K, USE_TMA)
+            rows = _load_rows(w, w_descriptor, N + first_row, k, N, K, BLOCK_N, BLOCK_K, USE_TMA)
             up = tl.dot(rows, tokens, up, input_precision="ieee")
     is_mine = True
     if SPLIT_K > 1:
@@ -232,14 +246,16 @@ def skinny_linear(
     gated: bool,
     norm: NormInput | None,
     add: NormOutput | None,
-    arrivals: torch.Tensor,
+    arrivals: torch.Tensor | None,
     use_tma: bool | None = None,
+    config: SkinnyConfig | None = None,
 ) -> torch.Tensor:
-    """As `linear_ops.skinny_linear`; use_tma None: where the GPU has it."""
+    """As `linear_ops.skinny_linear`; use_tma None: where the GPU has it. arrivals may be None and
+    rows may end within a tile where the config, if given, splits no rows."""
     num_tokens, width = x.shape
     num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
-    config = skinny_config(num_tokens, num_rows, width, gated=gated)
-    num_tiles = num_rows // config.block_n
+    config = config or skinny_config(num_tokens, num_rows, width, gated=gated)
+    num_tiles = triton.cdiv(num_rows, config.block_n)
     out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
     partial = out
     if config.split_k > 1:
@@ -261,7 +277,7 @@ def skinny_linear(
         out if norm is None else norm.squares,
         out if add is None else add.squares,
         partial,
-        arrivals,
+        partial if arrivals is None else arrivals,
         num_tokens,
         num_parts,
         0.0 if norm is None else norm.eps,
@@ -279,7 +295,24 @@ def skinny_linear(
         HAS_BIAS=bias is not None,
         ADDS=add is not None,
         USE_TMA=use_tma,
-        num_warps=4,
+        num_warps=config.num_warps,
         num_stages=config.num_stages,
     )
     return out
+
+
+def vocabulary_linear(
+    x: torch.Tensor, weight: torch.Tensor, *, use_tma: bool | None = None
+) -> torch.Tensor:
+    """As `linear_ops.vocabulary_linear`, for 2 to MAX_SKINNY_TOKENS tokens."""
+    return skinny_linear(
+        x,
+        weight,
+        None,
+        gated=False,
+        norm=None,
+        add=None,
+        arrivals=None,
+        use_tma=use_tma,
+        config=vocabulary_config(x.shape[0]),
+    )
