@@ -1,17 +1,23 @@
-"""Times every kernel: `python -m tests.bench.kernels [--only NAME ...] [--csv FILE]`, on a GPU."""
+"""Times every kernel: `python -m tests.bench.kernels [--only NAME ...] [--csv FILE]`, on a GPU.
+
+All but the sum over ranks, which needs several: `python -m tests.bench.gpu_ranks`.
+"""
 
 import argparse
 from pathlib import Path
 
 import torch
 from tests.bench.kernels import (
+    experts,
     gated_mul,
     kv_write,
     paged_attention,
     quant_linear,
     rms_norm,
     rope,
+    row_ops,
     sampling,
+    skinny_linear,
 )
 from tests.bench.kernels.harness import append_csv, run
 
@@ -21,8 +27,11 @@ MODULES = {
     "rope": rope,
     "kv_write": kv_write,
     "sampling": sampling,
+    "row_ops": row_ops,
     "paged_attention": paged_attention,
+    "skinny_linear": skinny_linear,
     "quant_linear": quant_linear,
+    "experts": experts,
 }
 
 

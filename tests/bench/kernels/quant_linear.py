@@ -8,6 +8,8 @@ from tests.bench.gpu_quantized import random_matrix
 from tests.bench.kernels.harness import Case, sets_beyond_cache
 from torch.nn import functional
 
+from octavo_kernels.gpu.packed_linear import dequantize
+from octavo_kernels.gpu.packed_linear import packed_linear as plain_packed_linear
 from octavo_kernels.quant_ops import (
     PackedWeight,
     fused_packed_linear,
@@ -53,12 +55,14 @@ class Shape:
 
 def cases() -> Iterator[Case]:
     for name, (num_rows, width) in SHAPES.items():
+        yield _dequantize(name)
         for num_tokens in NUM_TOKENS:
             shape = Shape(name, num_rows, width, num_tokens)
             yield _dense(shape)
             yield _packed(shape, "int4")
             if num_tokens <= 64:
                 yield _packed(shape, "fp8")
+                yield _plain(shape, "int4")
             if num_tokens >= 32:
                 yield _scaled(shape)
             yield _quantize(shape)
@@ -81,6 +85,30 @@ def _packed(shape: Shape, kind: str) -> Case:
     x = shape.tokens()
     return shape.case(
         f"packed_linear {kind}", lambda i: product(x, weights[i]), len(weights), num_bytes
+    )
+
+
+def _plain(shape: Shape, kind: str) -> Case:
+    """By the kernel for GPUs other than Hopper's."""
+    weights, num_bytes = _weights(shape, kind)
+    x = shape.tokens()
+    return shape.case(
+        f"plain packed_linear {kind}",
+        lambda i: plain_packed_linear(x, weights[i], None),
+        len(weights),
+        num_bytes,
+    )
+
+
+def _dequantize(name: str) -> Case:
+    """As products of very many tokens begin."""
+    shape = Shape(name, *SHAPES[name], 0)
+    weights, num_bytes = _weights(shape, "int4")
+    return Case(
+        f"dequantize int4 {name}",
+        lambda i: dequantize(weights[i], torch.bfloat16),
+        len(weights),
+        num_bytes + 2 * shape.num_rows * shape.width,
     )
 
 
