@@ -23,7 +23,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int = 1
     max_tokens: int | None = 16
-    """None: as many as the context holds."""
+    """None: as many as the context holds. 0: the prompt is computed, for its logprobs."""
     min_tokens: int = 0
     temperature: float = 1.0
     """0 is greedy: the most likely token, the lowest id on ties."""
@@ -69,7 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def _verify_lengths(self) -> None:
         _in_range("n", self.n, 1, MAX_N)
         if self.max_tokens is not None:
-            _in_range("max_tokens", self.max_tokens, 1, _INT64_MAX)
+            _in_range("max_tokens", self.max_tokens, 0, _INT64_MAX)
         _in_range("min_tokens", self.min_tokens, 0, _INT64_MAX)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(

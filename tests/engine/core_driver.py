@@ -117,6 +117,8 @@ def prompt_of(length: int, start: int = 0) -> list[int]:
 def reference(request: EngineRequest, index: int, max_model_len: int) -> list[int]:
     """The tokens of one sequence, computed alone and without any pages."""
     params = request.params
+    if params.max_tokens == 0:
+        return []
     seed = resolve_seed(7 if params.seed is None else params.seed, index)
     tokens = list(request.prompt_token_ids)
     num_prompt = len(tokens)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.engine.byte_tokenizer import END_ID, EOS_ID, ids_of, make_tokenizer
+from tests.engine.byte_tokenizer import END_ID, EOS_ID, START_ID, ids_of, make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import serving
 
@@ -180,6 +180,69 @@ async def test_echo_with_logprobs_covers_the_prompt() -> None:
     assert logprobs["token_logprobs"] == [None, -0.5, -0.5, -0.5]
     assert logprobs["text_offset"] == [0, 1, 2, 3]
     assert logprobs["top_logprobs"][1] == {"f": -0.25, "e": -0.5}
+
+
+async def test_no_tokens_asked_for_scores_the_prompt() -> None:
+    """As lm-evaluation-harness asks for it."""
+    async with serving(EchoEngine(always("!"))) as client:
+        fields = {"echo": True, "logprobs": 1, "max_tokens": 0, "temperature": 0}
+        answer = await client.complete(["hey", "you"], **fields)
+    first, second = answer["choices"]
+    assert (first["text"], second["text"]) == ("hey", "you")
+    assert first["finish_reason"] == "length"
+    assert first["logprobs"] == {
+        "tokens": ["h", "e", "y"],
+        "token_logprobs": [None, -0.5, -0.5],
+        "top_logprobs": [None, {"f": -0.25, "e": -0.5}, {"z": -0.25, "y": -0.5}],
+        "text_offset": [0, 1, 2],
+    }
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (6, 0, 6)
+
+
+async def test_no_tokens_asked_for_is_an_empty_text_or_the_echo_whole_and_streamed() -> None:
+    async with serving(EchoEngine(always("!"))) as client:
+        for echo, text in ((False, ""), (True, "hey")):
+            answer = await client.complete("hey", max_tokens=0, echo=echo, n=2)
+            options = {"stream_options": {"include_usage": True}}
+            chunks = await client.stream_complete("hey", max_tokens=0, echo=echo, n=2, **options)
+            assert [choice["text"] for choice in answer["choices"]] == [text] * 2
+            pieces = [choice for chunk in chunks for choice in chunk["choices"]]
+            assert sorted(piece["index"] for piece in pieces) == [0, 1]
+            assert {(piece["text"], piece["finish_reason"]) for piece in pieces} == {
+                (text, "length")
+            }
+            assert chunks[-1]["usage"]["completion_tokens"] == 0
+
+
+async def test_a_prompt_may_fill_the_context_where_nothing_follows_it() -> None:
+    async with serving(EchoEngine(always("!"), max_model_len=20)) as client:
+        assert await client.complete("x" * 20, max_tokens=0)
+        for prompt, max_tokens in (("x" * 20, 1), ("x" * 21, 0)):
+            body = {"model": "echo", "prompt": prompt, "max_tokens": max_tokens}
+            error = await client.refused("/v1/completions", body)
+            assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+
+
+PROMPT = "<|start|>hé<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "text", "offsets"),
+    [
+        (PROMPT, {}, PROMPT, [0, 9, 10, 10, 11]),
+        ([START_ID, *ids_of("hé"), END_ID], {}, "hé", [0, 0, 1, 1, 2]),
+        ([START_ID, *ids_of("hé"), END_ID], {"skip_special_tokens": False}, PROMPT,
+         [0, 9, 10, 10, 11]),
+    ],
+)  # fmt: skip
+async def test_offsets_are_those_in_the_echo(prompt, fields, text, offsets) -> None:
+    """A text comes back as it was sent; special tokens of ids are skipped, as in any answer."""
+    async with serving(EchoEngine(always("!"))) as client:
+        answer = await client.complete(prompt, echo=True, logprobs=0, max_tokens=1, **fields)
+    (choice,) = answer["choices"]
+    assert choice["text"] == text + "!"
+    assert choice["logprobs"]["text_offset"] == [*offsets, len(text)]
 
 
 async def test_chat_logprobs_have_bytes_and_alternatives() -> None:

@@ -56,16 +56,21 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def expected_ids(smollm2_path: Path) -> list[list[int]]:
-    """What transformers generates greedily, each prompt alone, in float32."""
+def reference_model(smollm2_path: Path) -> Any:
+    """By transformers, in float32."""
+    return AutoModelForCausalLM.from_pretrained(smollm2_path, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def expected_ids(smollm2_path: Path, reference_model: Any) -> list[list[int]]:
+    """What transformers generates greedily, each prompt alone."""
     tokenizer = load_tokenizer(smollm2_path)
-    model = AutoModelForCausalLM.from_pretrained(smollm2_path, dtype=torch.float32)
     results = []
     for prompt in PROMPTS:
-        ids = tokenizer.encode(prompt)
+        ids = torch.tensor([tokenizer.encode(prompt)])
         with torch.no_grad():
-            output = model.generate(torch.tensor([ids]), max_new_tokens=NUM_TOKENS, do_sample=False)
-        results.append(output[0, len(ids) :].tolist())
+            output = reference_model.generate(ids, max_new_tokens=NUM_TOKENS, do_sample=False)
+        results.append(output[0, ids.shape[1] :].tolist())
     return results
 
 
@@ -169,6 +174,33 @@ def test_logprobs_are_those_of_the_most_likely_tokens(client: openai.OpenAI) -> 
     for entry in content or []:
         assert entry.logprob == entry.top_logprobs[0].logprob >= entry.top_logprobs[1].logprob
         assert bytes(entry.bytes or []).decode() == entry.token
+
+
+def test_prompts_are_scored_as_evaluation_harnesses_ask_for_it(
+    client: openai.OpenAI, smollm2_path: Path, reference_model: Any
+) -> None:
+    """Token ids in, the continuation's logprobs out: whether it is what the model would say."""
+    tokenizer = load_tokenizer(smollm2_path)
+    prompts = [tokenizer.encode(f"The capital of France is{name}") for name in (" Paris", " Rome")]
+    answer = client.completions.create(
+        model=MODEL, prompt=prompts, echo=True, logprobs=1, max_tokens=0, temperature=0, seed=1234
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 0
+    for choice, ids in zip(answer.choices, prompts, strict=True):
+        assert choice.logprobs is not None
+        with torch.no_grad():
+            logits = reference_model(torch.tensor([ids])).logits[0]
+        known = logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]].tolist()
+        scores = choice.logprobs.token_logprobs or []
+        assert scores[0] is None
+        assert scores[1:] == pytest.approx(known, abs=1e-3)
+        tops = choice.logprobs.top_logprobs or []
+        is_greedy = [
+            score == max(top.values()) for score, top in zip(scores[1:], tops[1:], strict=True)
+        ]
+        assert is_greedy == (logits[:-1].argmax(-1) == torch.tensor(ids[1:])).tolist()
+        assert "".join(choice.logprobs.tokens or []) == choice.text == tokenizer.decode(ids)
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:

@@ -6,6 +6,7 @@ from tests.engine.fake_runner import EOS, FULL, FakeRunner
 
 from octavo_engine.batch import KVGroup
 from octavo_engine.config import SchedulerSettings
+from octavo_engine.errors import PromptTooLong
 from octavo_engine.sampling_params import SamplingParams
 
 WINDOW = KVGroup((1,), 24)
@@ -142,3 +143,28 @@ def test_no_token_is_computed_after_the_last_one_that_can_be_delivered():
     driver.run()
     work = [work for batch in runner.batches or [] for work in batch.work]
     assert [(w.start, w.num_tokens) for w in work] == [(0, 10), (10, 1), (11, 1), (12, 1), (13, 1)]
+
+
+@pytest.mark.parametrize("length", [1, 16, 50, 96])
+def test_no_tokens_asked_for_computes_the_prompt_and_its_logprobs(length):
+    """Also of a prompt that fills the whole context."""
+    runner = FakeRunner(max_model_len=96, batches=[])
+    driver = Driver(runner, settings(max_num_batched_tokens=40))
+    params = greedy(0, n=2, prompt_logprobs=1, logprobs=0)
+    driver.submit("a", prompt_of(length), params)
+    driver.run()
+    assert driver.tokens == {("a", 0): [], ("a", 1): []}
+    assert {driver.reason("a", index) for index in (0, 1)} == {"length"}
+    (logprobs,) = [d.prompt_logprobs for d in driver.deltas["a"] if d.prompt_logprobs is not None]
+    assert len(logprobs) == length
+    assert driver.core.stats().generation_tokens_total == 0
+    last = [work for batch in runner.batches or [] for work in batch.work][-1]
+    assert last.start + last.num_tokens == length
+
+
+def test_a_prompt_that_fills_the_context_leaves_no_room_for_a_token():
+    driver = Driver(FakeRunner(max_model_len=96))
+    with pytest.raises(PromptTooLong, match="and at least one output token"):
+        driver.submit("a", prompt_of(96), greedy(1))
+    with pytest.raises(PromptTooLong, match=r"must hold the prompt$"):
+        driver.submit("a", prompt_of(97), greedy(0))

@@ -53,10 +53,12 @@ def verify_request(spec: EngineRequest, door: DoorLimits) -> None:
         raise RequestError(
             f"prompt token id {bad} is outside the vocabulary [0, {door.vocab_size})", "prompt"
         )
-    if len(prompt) >= door.max_model_len:
+    needs_output = params.max_tokens != 0
+    if len(prompt) + needs_output > door.max_model_len:
+        more = " and at least one output token" if needs_output else ""
         raise PromptTooLong(
             f"the prompt has {len(prompt)} tokens, but this model's context of "
-            f"{door.max_model_len} tokens must hold the prompt and at least one output token",
+            f"{door.max_model_len} tokens must hold the prompt{more}",
             "prompt",
         )
     if abs(spec.priority) > MAX_PRIORITY:

@@ -7,7 +7,12 @@ request with it and no other.
 import structlog
 
 from octavo_engine.batch import PromptLogprobs, SampledToken, StepResult
-from octavo_engine.messages import REQUEST_FAILED, PositionLogprobs, RequestDelta
+from octavo_engine.messages import (
+    REQUEST_FAILED,
+    FinishReason,
+    PositionLogprobs,
+    RequestDelta,
+)
 from octavo_engine.scheduling.request import Sequence, SequenceState, end_after_token
 from octavo_engine.scheduling.state import InFlightStep, SchedulerState
 
@@ -54,21 +59,14 @@ def _fail(state: SchedulerState, seq: Sequence, message: str) -> None:
 
 def _append(state: SchedulerState, seq: Sequence, token: SampledToken) -> None:
     token_ids, params = seq.token_ids, seq.request.spec.params
-    token_ids.append(token.token_id)
-    num_known = len(token_ids)
-    state.counters.generation_tokens += 1
-    if num_known >= (seq.num_registered + 1) * state.tables.block_size and seq.block_tables:
-        state.tables.register(seq)
-    end = end_after_token(
-        params, token.token_id, num_known - seq.num_prompt_tokens, num_known >= seq.max_len
-    )
-    reason, stop_reason = end or (None, None)
-    is_first = num_known == seq.num_prompt_tokens + 1
+    is_first = len(token_ids) == seq.num_prompt_tokens
+    is_wanted = params.max_tokens != 0  # a prompt is scored by a step that samples all the same
+    reason, stop_reason = _take_token(state, seq, token) if is_wanted else ("length", None)
     delta = RequestDelta(
         request_id=seq.request.spec.request_id,
         index=seq.index,
-        token_ids=[token.token_id],
-        logprobs=[_known(token)] if params.logprobs is not None else None,
+        token_ids=[token.token_id] if is_wanted else [],
+        logprobs=[_known(token)] if is_wanted and params.logprobs is not None else None,
         prompt_logprobs=_take_prompt_logprobs(seq),
         num_cached_tokens=seq.num_cached_tokens,
         finish_reason=reason,
@@ -79,6 +77,21 @@ def _append(state: SchedulerState, seq: Sequence, token: SampledToken) -> None:
         state.outbox.append(delta)
     else:
         state.end(seq, reason, delta=delta)
+
+
+def _take_token(
+    state: SchedulerState, seq: Sequence, token: SampledToken
+) -> tuple[FinishReason | None, int | None]:
+    """Whether it ends its sequence, and why."""
+    seq.token_ids.append(token.token_id)
+    num_known = len(seq.token_ids)
+    state.counters.generation_tokens += 1
+    if num_known >= (seq.num_registered + 1) * state.tables.block_size and seq.block_tables:
+        state.tables.register(seq)
+    end = end_after_token(
+        seq.params, token.token_id, num_known - seq.num_prompt_tokens, num_known >= seq.max_len
+    )
+    return end or (None, None)
 
 
 def _known(token: SampledToken) -> PositionLogprobs:

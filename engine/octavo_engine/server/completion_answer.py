@@ -34,10 +34,9 @@ class CompletionAnswer(Answer):
     ) -> None:
         super().__init__(fields, requests, tokenizer, answer_id)
         self._echoes = fields.echo or False
-        self._echoed_texts = [
-            tokenizer.decode(request.prompt_token_ids) if self._echoes else ""
-            for request in requests
-        ]
+        self._echoed_texts = (
+            _prompt_texts(fields, requests, tokenizer) if self._echoes else [""] * len(requests)
+        )
         self._begun: set[int] = set()
         """Choices whose echo is out."""
 
@@ -106,7 +105,9 @@ class CompletionAnswer(Answer):
         wants_logprobs = self.requests[0].params.logprobs is not None
         if not (self._echoes and wants_logprobs and prompt_logprobs is not None):
             return own
-        echoed = echoed_logprobs(self._prompt_ids(index), prompt_logprobs, self.tokenizer)
+        echoed = echoed_logprobs(
+            self._prompt_ids(index), prompt_logprobs, self.tokenizer, self._echoed_text(index)
+        )
         return joined(echoed, own)
 
     def _prompt_ids(self, index: int) -> list[int]:
@@ -121,3 +122,16 @@ class CompletionAnswer(Answer):
         return Completion(
             id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
         )
+
+
+def _prompt_texts(
+    fields: CompletionRequest, requests: Sequence[EngineRequest], tokenizer: Tokenizer
+) -> list[str]:
+    """As they were given; those that were given as ids as they read."""
+    prompts = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    skips = fields.skip_special_tokens is not False
+    return texts or [
+        tokenizer.decode(request.prompt_token_ids, skip_special_tokens=skips)
+        for request in requests
+    ]

@@ -44,10 +44,12 @@ def echoed_logprobs(
     prompt_token_ids: Sequence[int],
     positions: Sequence[PositionLogprobs | None],
     tokenizer: Tokenizer,
+    echoed_text: str,
 ) -> CompletionLogprobs:
-    """Of the prompt's own tokens; the first has no logprob."""
+    """Of the prompt's own tokens, with their places in its echo; the first has no logprob."""
     texts = [token_text(tokenizer.token_bytes(token_id)) for token_id in prompt_token_ids]
-    detokenizer = tokenizer.detokenizer(skip_special_tokens=False)
+    # A special token takes room only where the text has it: one that was added to it does not.
+    detokenizer = tokenizer.detokenizer(kept_ids=tokenizer.special_ids_in(echoed_text))
     offsets, num_chars = [], 0
     for token_id in prompt_token_ids:
         offsets.append(num_chars)

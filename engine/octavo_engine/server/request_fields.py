@@ -139,6 +139,8 @@ class CompletionRequest(SamplingFields):
     neutral_words: ClassVar[dict[str, str]] = {"best_of": "the same as `n`"}
 
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    max_tokens: int | None = Field(None, ge=0)
+    """0: nothing is generated; with `echo` and `logprobs` the prompt is scored."""
     best_of: int | None = Field(None, ge=1, le=MAX_N)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)

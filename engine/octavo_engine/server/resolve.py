@@ -75,14 +75,15 @@ def resolve_max_tokens(
     max_model_len: int,
 ) -> int:
     """What the client set must fit; a default is cut to what is left of the context."""
+    name, asked = _asked_max_tokens(fields)
     num_left = max_model_len - num_prompt_tokens
-    if num_left < 1:
+    if num_left < (asked != 0):
+        more = "" if asked == 0 else " and at least one more"
         raise PromptTooLong(
             f"the prompt has {num_prompt_tokens} tokens; the model's context of {max_model_len} "
-            "tokens has to hold the prompt and at least one more",
+            f"tokens has to hold the prompt{more}",
             _prompt_param(fields),
         )
-    name, asked = _asked_max_tokens(fields)
     if asked is not None and asked > num_left:
         raise PromptTooLong(
             f"the prompt has {num_prompt_tokens} tokens and '{name}' asks for {asked} more: "
@@ -100,7 +101,7 @@ def resolve_max_tokens(
 def refuse_overlong_text(text: str, tokenizer: Tokenizer, max_model_len: int, param: str) -> None:
     """Refuses what cannot fit before any time goes into tokenising it."""
     least_num_tokens = -(-len(text) // tokenizer.max_token_chars)
-    if least_num_tokens >= max_model_len:
+    if least_num_tokens > max_model_len:
         raise PromptTooLong(
             f"the prompt has {len(text)} characters, so at least {least_num_tokens} tokens; "
             f"the model's context is {max_model_len} tokens",

@@ -86,6 +86,11 @@ class Tokenizer:
         }
         return {name: known[name] for name in names if name in known}
 
+    def special_ids_in(self, text: str) -> frozenset[int]:
+        """Special tokens that a text spells out."""
+        names = {i: str(self._backend.id_to_token(i)) for i in self._special_ids}
+        return frozenset(token_id for token_id, name in names.items() if name in text)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; a beginning-of-sequence token is never added before another one."""
         # The batch call, unlike the single one, releases the interpreter lock.
