@@ -151,3 +151,14 @@ def _has_vocabulary_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
         and width % 128 == 0
         and width <= MAX_SINGLE_ROW_WIDTH
     )
+
+
+def embed_rows(
+    token_ids: torch.Tensor, embedding: torch.Tensor, scale: float, norm: RowNorm | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(embedding[token_ids[T]] * scale [T, K], its norm if one is asked for)."""
+    if token_ids.is_cpu:
+        from octavo_kernels.reference.skinny_linear import embed_rows as run
+    else:
+        from octavo_kernels.gpu.embed import embed_rows as run
+    return run(token_ids, embedding, scale, norm)

@@ -48,6 +48,23 @@ def rms_norm(
     return run(x, weight, eps, residual=residual, weight_offset=weight_offset)
 
 
+def rms_norm_into(
+    out: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    weight_offset: float = 0.0,
+) -> None:
+    """`rms_norm` of x[..., H] into out, contiguous and of the same shape and dtype."""
+    if x.is_cpu:
+        out.copy_(rms_norm(x, weight, eps, weight_offset=weight_offset))
+        return
+    from octavo_kernels.gpu.rms_norm import rms_norm as run
+
+    run(x, weight, eps, weight_offset=weight_offset, out=out)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """[T, 2I] -> [T, I]: silu(first half) * second half, in float32, rounded once."""
     if gate_up.is_cpu:

@@ -89,3 +89,19 @@ def commit_sampled(
     else:
         from octavo_kernels.gpu.row_ops import commit_sampled as run
     run(ids, rows, positions, token_table, host_ids, host_slot)
+
+
+def commit_largest(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    token_table: torch.Tensor,
+    host_ids: torch.Tensor,
+    host_slot: torch.Tensor,
+) -> None:
+    """`commit_sampled` of each row's largest of logits[B, N], the lowest id on ties."""
+    if rows.is_cpu:
+        from octavo_kernels.reference.row_ops import commit_largest as run
+    else:
+        from octavo_kernels.gpu.sampling import commit_largest as run
+    run(logits, rows, positions, token_table, host_ids, host_slot)

@@ -79,7 +79,11 @@ def _hidden(model: Decoder | FusedPass, decoder: Decoder, num_rows: int) -> torc
     token_ids, context, caches = _step(num_rows)
     ropes = RopeTables(decoder.ropes, max_model_len=64, device=CPU)
     context = StepContext(context.groups, ropes.step(torch.zeros(num_rows).long(), None))
-    return model.hidden_states(token_ids, context, caches).float()
+    if isinstance(model, Decoder):
+        return model.hidden_states(token_ids, context, caches).float()
+    out = torch.full((num_rows, decoder.config.hidden_size), float("nan"), dtype=torch.float16)
+    model.hidden_states_into(out, token_ids, context, caches)
+    return out.float()
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 64])

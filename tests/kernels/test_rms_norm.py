@@ -23,6 +23,9 @@ def test_matches_the_reference(
     weight = torch.randn(shape[-1], generator=generator, device=device).to(dtype)
     y = rms_norm(x, weight, 1e-5, weight_offset=offset)
     assert isinstance(y, torch.Tensor)
+    into = torch.full_like(x, float("nan"))
+    rms_norm(x, weight, 1e-5, weight_offset=offset, out=into)
+    assert torch.equal(into, y)
     if not x.numel():
         assert y.shape == x.shape
         return

@@ -5,6 +5,7 @@ import torch
 
 from octavo_kernels import SamplingTensors
 from octavo_kernels.gpu import row_ops as gpu
+from octavo_kernels.gpu import sampling
 from octavo_kernels.reference import row_ops as reference
 from octavo_kernels.row_ops import DecodeInputs
 
@@ -120,3 +121,25 @@ def test_write_words_touches_only_what_it_is_told(num_words, device, generator):
     reference.write_words(expected, offsets, values)
     gpu.write_words(words, offsets, values)
     assert torch.equal(words, expected)
+
+
+@pytest.mark.parametrize("num_rows", [3, 70])
+def test_the_largest_is_committed_the_lowest_id_on_ties(num_rows, device, generator):
+    """Rows of more tokens than a part has, and of each part's length for few and for many rows."""
+    token_table = torch.zeros(num_rows, MAX_LEN + 1, dtype=torch.int32, device=device)
+    host_ids = torch.zeros(3, num_rows, dtype=torch.int32, device=device)
+    logits = torch.randn(num_rows, 9001, generator=generator, device=device).half()
+    logits[0] = float("-inf")
+    logits[1, 8999] = logits[1, 4000] = logits[1].max() + 1
+    rows = torch.arange(num_rows, dtype=torch.int32, device=device)
+    rows[2] = -1
+    positions = torch.full((num_rows,), MAX_LEN - 1, dtype=torch.int32, device=device)
+    slot = torch.tensor([1], dtype=torch.int32, device=device)
+    sampling.commit_largest(logits, rows, positions, token_table, host_ids, slot)
+    expected = logits.argmax(dim=-1).int()
+    expected[0], expected[1] = 0, 4000
+    assert torch.equal(host_ids[1], expected)
+    assert host_ids[0].count_nonzero() == host_ids[2].count_nonzero() == 0
+    expected[2] = 0  # padding stores no token
+    assert torch.equal(token_table[:, MAX_LEN], expected)
+    assert token_table[:, :MAX_LEN].count_nonzero() == 0

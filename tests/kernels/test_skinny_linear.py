@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from octavo_kernels.gpu import single_row
+from octavo_kernels.gpu.embed import embed_rows as embed_kernel
 from octavo_kernels.gpu.single_row import single_row_linear as single_kernel
 from octavo_kernels.gpu.skinny_linear import skinny_config
 from octavo_kernels.gpu.skinny_linear import skinny_linear as kernel
@@ -19,6 +20,7 @@ from octavo_kernels.linear_ops import (
     skinny_linear,
     vocabulary_linear,
 )
+from octavo_kernels.reference.skinny_linear import embed_rows as embed_reference
 from octavo_kernels.reference.skinny_linear import single_row_linear as single_reference
 from octavo_kernels.reference.skinny_linear import skinny_linear as reference
 
@@ -183,3 +185,19 @@ def test_programs_of_a_vocabulary_take_several_rows(width, draw, dtype, assert_c
 def test_logits_of_a_whole_vocabulary(num_tokens, draw, dtype, assert_close):
     x, weight = draw(num_tokens, 1024), draw(50_000 + 257, 1024, scale=0.03)
     assert_close(vocabulary_linear(x, weight), x.double() @ weight.double().T, dtype)
+
+
+@pytest.mark.parametrize("width", [96, 256])
+@pytest.mark.parametrize("scale", [1.0, 7.5])
+def test_rows_of_the_embedding_with_their_norm(width, scale, draw, dtype, device, assert_close):
+    embedding, norm = draw(50, width), RowNorm(draw(width), 1.0, 1e-5)
+    token_ids = torch.tensor([49, 0, 7, 7], dtype=torch.int32, device=device)
+    rows, normed = embed_kernel(token_ids, embedding, scale, norm)
+    expected_rows, expected = embed_reference(token_ids, embedding, scale, norm)
+    assert torch.equal(rows, expected_rows)
+    assert normed is not None
+    assert expected is not None
+    assert_close(normed, expected.float(), dtype, factor=2)
+    rows, normed = embed_kernel(token_ids, embedding, scale, None)
+    assert normed is None
+    assert torch.equal(rows, expected_rows)

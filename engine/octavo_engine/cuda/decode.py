@@ -17,11 +17,12 @@ from octavo_engine.cuda.fused_decoder import FusedPass
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
+from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.protocol import Model
 from octavo_engine.parallel.group import Group
 from octavo_engine.runner.rope_tables import RopeTables
-from octavo_kernels import AttentionMetadata, prepare_attention
-from octavo_kernels.row_ops import commit_sampled, decode_inputs, sampling_inputs
+from octavo_kernels import AttentionMetadata, SamplingTensors, prepare_attention
+from octavo_kernels.row_ops import commit_largest, commit_sampled, decode_inputs, sampling_inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +62,11 @@ class DecodeForward:
         groups = tuple(self._group(idx, num_rows) for idx in range(len(self._shapes.groups)))
         inputs = buffers.decode_inputs(0, num_rows)
         context = StepContext(groups=groups, ropes=self._ropes.step(inputs.positions, None))
-        is_fused = self._fused is not None and num_rows <= self._fused.max_tokens
-        model = self._fused if self._fused is not None and is_fused else self._model
-        hidden = model.hidden_states(inputs.token_ids, context, self._caches)
-        buffers.hidden[:num_rows].copy_(hidden)
+        out = buffers.hidden[:num_rows]
+        if self._fused is not None and num_rows <= self._fused.max_tokens:
+            self._fused.hidden_states_into(out, inputs.token_ids, context, self._caches)
+        else:
+            out.copy_(self._model.hidden_states(inputs.token_ids, context, self._caches))
 
     def _group(self, group_idx: int, num_rows: int) -> GroupStep:
         buffers, shapes = self._buffers, self._shapes
@@ -111,22 +113,33 @@ class SampleTail:
     ) -> None:
         self._group = group
         self._model = model
+        self._shared = model if isinstance(model, Decoder) and group.size > 1 else None
         self._table = table
         self._buffers = buffers
         self._ring = ring
 
     def run_greedy(self, num_rows: int) -> None:
-        self._sample(num_rows, all_greedy=True)
+        if self._shared is not None:
+            self.commit(self._shared.largest(self._buffers.hidden[:num_rows]), num_rows)
+            return
+        buffers = self._buffers
+        commit_largest(
+            self._model.narrow_logits(buffers.hidden[:num_rows]),
+            buffers.rows[:num_rows],
+            buffers.positions[:num_rows],
+            self._table.token_ids,
+            self._ring.ids,
+            buffers.host_slot,
+        )
 
     def run_drawing(self, num_rows: int) -> None:
         """Rows of any temperature and filter; greedy ones stay exact."""
         params = self._buffers.sampling(num_rows, all_greedy=False)
         rows, positions = self._buffers.rows[:num_rows], self._buffers.positions[:num_rows]
         sampling_inputs(rows, positions, self._table.sampling, params)
-        self._sample(num_rows, all_greedy=False)
+        self._sample(num_rows, params)
 
-    def _sample(self, num_rows: int, *, all_greedy: bool) -> None:
-        params = self._buffers.sampling(num_rows, all_greedy=all_greedy)
+    def _sample(self, num_rows: int, params: SamplingTensors) -> None:
         logits = self._model.narrow_logits(self._buffers.hidden[:num_rows])
         ids = octavo_kernels.sample(logits, params)
         self._group.broadcast(ids)

@@ -43,14 +43,32 @@ class FusedDecoder:
         # One for the norm before the attention, one for that before the feed-forward network.
         self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=device)
 
-    def hidden_states(
-        self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
-    ) -> torch.Tensor:
-        """As `Decoder.hidden_states`."""
-        residual = self._decoder.embed(token_ids)
+    def hidden_states_into(
+        self,
+        out: torch.Tensor,
+        token_ids: torch.Tensor,
+        context: StepContext,
+        caches: list[LayerCache],
+    ) -> None:
+        """`Decoder.hidden_states` into out."""
+        embed = self._decoder.vocabulary.embed_with_norm
         if len(token_ids) == 1 and self._is_dense:
-            return self._hidden_state_of_one(residual, context, caches)
-        x = self._blocks[0].before_attention(residual)
+            residual, _ = embed(token_ids, None)
+            residual = self._residual_of_one(residual, context, caches)
+        else:
+            residual, x = embed(token_ids, _row_norm(self._blocks[0].before_attention))
+            assert x is not None
+            residual = self._residual(residual, x, context, caches)
+        self._decoder.norm.into(out, residual)
+
+    def _residual(
+        self,
+        residual: torch.Tensor,
+        x: torch.Tensor,
+        context: StepContext,
+        caches: list[LayerCache],
+    ) -> torch.Tensor:
+        """From the embedding and its norm to what the last norm takes."""
         norm: NormInput | None = None
         following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
         for parts, cache, next_norm in zip(self._blocks, caches, following, strict=True):
@@ -64,9 +82,9 @@ class FusedDecoder:
             residual = multiply(parts.down, inner, self._arrivals, add=add)
             x = add.scaled
             norm = NormInput(self._squares[1], self._num_parts, next_norm.eps)
-        return self._decoder.norm(residual)
+        return residual
 
-    def _hidden_state_of_one(
+    def _residual_of_one(
         self, residual: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
         """One token needs no preparation for the next norm: each program reads all of it."""
@@ -79,7 +97,7 @@ class FusedDecoder:
             norm = _row_norm(parts.before_mlp)
             inner = single_row_linear(residual, gate_up.weight, gate_up.bias, gated=True, norm=norm)
             residual = single_row_linear(inner, down.weight, down.bias, residual=residual)
-        return self._decoder.norm(residual)
+        return residual
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
         scaled = torch.empty_like(residual)

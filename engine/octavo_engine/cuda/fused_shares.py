@@ -31,10 +31,14 @@ class SharedFusedDecoder:
         self._is_dense = are_dense(blocks)
         self.max_tokens = max_fused_tokens(blocks)
 
-    def hidden_states(
-        self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
-    ) -> torch.Tensor:
-        """As `Decoder.hidden_states`."""
+    def hidden_states_into(
+        self,
+        out: torch.Tensor,
+        token_ids: torch.Tensor,
+        context: StepContext,
+        caches: list[LayerCache],
+    ) -> None:
+        """`Decoder.hidden_states` into out."""
         residual = self._decoder.embed(token_ids)
         x = self._blocks[0].before_attention(residual)
         following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
@@ -46,7 +50,7 @@ class SharedFusedDecoder:
             inner = self._multiply(parts.gate_up, x, gated=True)
             share = self._multiply(parts.down, inner)
             x, residual = next_norm.add_shares(share, residual)
-        return x
+        out.copy_(x)
 
     def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
         if len(x) == 1 and self._is_dense:

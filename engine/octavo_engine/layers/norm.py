@@ -28,6 +28,12 @@ class RMSNorm:
         """Normalises x[..., size]."""
         return octavo_kernels.rms_norm(x, self.weight, self.eps, weight_offset=self.weight_offset)
 
+    def into(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        """Normalises x[..., size] into out, contiguous."""
+        octavo_kernels.rms_norm_into(
+            out, x, self.weight, self.eps, weight_offset=self.weight_offset
+        )
+
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of the sum, the sum)."""
         return octavo_kernels.rms_norm(

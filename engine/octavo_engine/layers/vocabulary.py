@@ -14,7 +14,7 @@ from octavo_engine.loading.parts import Part, share_into
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.parallel.shares import vocabulary_share
-from octavo_kernels.linear_ops import vocabulary_linear
+from octavo_kernels.linear_ops import RowNorm, embed_rows, vocabulary_linear
 
 EMBEDDING_NAME = "model.embed_tokens"
 HEAD_NAME = "lm_head"
@@ -58,30 +58,37 @@ class Vocabulary:
         if self._group.size == 1:
             x = functional.embedding(token_ids, self.embedding)
         else:
-            x = self._group.all_reduce(self._own_rows(token_ids))
+            x = self._group.look_up(token_ids, self.embedding)
         return x if self._embedding_scale == 1.0 else x * self._embedding_scale
 
-    def _own_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Zeros for the ids that other ranks have."""
-        ((first, length),) = self._share.runs
-        own_ids = token_ids - first
-        is_own = (own_ids >= 0) & (own_ids < length)
-        x = functional.embedding(own_ids.clamp(0, len(self.embedding) - 1), self.embedding)
-        return x.masked_fill_(~is_own.unsqueeze(-1), 0.0)
+    def embed_with_norm(
+        self, token_ids: torch.Tensor, norm: RowNorm | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(`embed`, the norm of it if one is asked for) in one launch; for a rank alone."""
+        return embed_rows(token_ids, self.embedding, self._embedding_scale, norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden[R, hidden_size] -> [R, vocab_size], in hidden's dtype."""
-        logits = self._own_logits(hidden)
+        whole = self._group.all_gather(self._own_logits(hidden))
+        vocab_size = self._config.vocab_size
+        return whole if whole.shape[1] == vocab_size else whole[:, :vocab_size].contiguous()
+
+    def largest(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden[R, hidden_size] -> [R] int64: the id of each row's largest logit, the first of
+        equal ones. Ranks do not bring their logits together for it."""
+        # Padding copies the last id's row: the id itself comes first.
+        return self._group.largest(self._own_logits(hidden))
+
+    def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of the rank's run of ids and its padding."""
+        logits = self._own_products(hidden)
         if self._config.logits_divisor != 1.0:
             logits = logits / self._config.logits_divisor
         if (cap := self._config.final_softcap) is not None:
             logits = torch.tanh(logits / cap) * cap
-        whole = self._group.all_gather(logits)
-        vocab_size = self._config.vocab_size
-        return whole if whole.shape[1] == vocab_size else whole[:, :vocab_size].contiguous()
+        return logits
 
-    def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of the rank's run of ids."""
+    def _own_products(self, hidden: torch.Tensor) -> torch.Tensor:
         if isinstance(self.head, DenseLinear) and self.head.is_plain:
             return vocabulary_linear(hidden, self.head.weight)
         if self.head is not None:

@@ -61,10 +61,14 @@ def rms_norm(
     *,
     residual: torch.Tensor | None = None,
     weight_offset: float = 0.0,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """x is [T, H] or [T, heads, H], only its last stride must be 1; results are contiguous."""
+    """x is [T, H] or [T, heads, H], only its last stride must be 1; results are contiguous.
+
+    out: where the norm goes, contiguous.
+    """
     width, num_rows = x.shape[-1], x.numel() // max(x.shape[-1], 1)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     new_residual = y if residual is None else torch.empty_like(y)
     added = x if residual is None else residual
     if num_rows:

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.metadata import SamplingTensors
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ def _decode_inputs_kernel(
     out_block_stride,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """One program a row."""
+    wait_for_previous(OVERLAP)
     item = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + item).to(tl.int64)
     is_real = row >= 0
@@ -98,6 +101,7 @@ def decode_inputs(
         BLOCK_SIZE=block_size,
         COLUMNS=128,
         num_warps=1,
+        **overlap_options(rows.device),
     )
 
 

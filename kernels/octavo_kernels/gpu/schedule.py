@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_kernels.gpu.launch import num_cores
+from octavo_kernels.gpu.launch import num_cores, overlap_options, wait_for_previous
 from octavo_kernels.metadata import AttentionMetadata
 
 ITEM_FIELDS = 8
@@ -81,10 +81,11 @@ def plan_decode(
     num_rows = seq_lens.shape[0]
     num_items = num_rows + target_items
     items = torch.empty(num_items, ITEM_FIELDS, dtype=torch.int32, device=seq_lens.device)
-    arrivals = torch.zeros(num_rows, num_kv_heads, dtype=torch.int32, device=seq_lens.device)
+    arrivals = torch.empty(num_rows, num_kv_heads, dtype=torch.int32, device=seq_lens.device)
     _plan_kernel[(num_rows,)](
         seq_lens,
         items,
+        arrivals,
         num_rows,
         target_items,
         PLAN_ALIGNMENT if num_rows <= SMALL_BATCH else 2 * PLAN_ALIGNMENT,
@@ -92,7 +93,10 @@ def plan_decode(
         2**30 if window is None else window,
         ALIGNMENT=PLAN_ALIGNMENT,
         ROWS=triton.next_power_of_2(num_rows),
+        HEADS=num_kv_heads,
+        BLOCK_HEADS=triton.next_power_of_2(num_kv_heads),
         num_warps=1 if num_rows <= 128 else 4,
+        **overlap_options(seq_lens.device),
     )
     return DecodePlan(items=items, arrivals=arrivals)
 
@@ -101,16 +105,23 @@ def plan_decode(
 def _plan_kernel(
     seq_lens,
     items,
+    arrivals,
     num_rows,
     target_items,
     min_chunk,
     window,
     ALIGNMENT: tl.constexpr,
     ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """One program a row; each reads all lengths to know how many items the rows before it have."""
     row = tl.program_id(0)
     rows = tl.arange(0, ROWS)
+    wait_for_previous(OVERLAP)
+    head = tl.arange(0, BLOCK_HEADS)
+    tl.store(arrivals + row * HEADS + head, head * 0, mask=head < HEADS)
     lens = tl.load(seq_lens + rows, mask=rows < num_rows, other=0)
     visible_from = tl.maximum(lens - window, 0)
     begins = visible_from // ALIGNMENT * ALIGNMENT

@@ -61,3 +61,15 @@ def commit_sampled(
     is_real = rows >= 0
     token_table[rows[is_real].long(), positions[is_real].long() + 1] = ids[is_real].int()
     host_ids[int(host_slot[0]), : len(ids)] = ids.int()
+
+
+def commit_largest(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    token_table: torch.Tensor,
+    host_ids: torch.Tensor,
+    host_slot: torch.Tensor,
+) -> None:
+    ids = logits.float().argmax(dim=-1)
+    commit_sampled(ids, rows, positions, token_table, host_ids, host_slot)

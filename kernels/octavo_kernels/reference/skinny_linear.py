@@ -60,3 +60,16 @@ def single_row_linear(
     if residual is not None:
         result = result.to(x.dtype).float() + residual.float()
     return result.to(x.dtype)
+
+
+def embed_rows(
+    token_ids: torch.Tensor, embedding: torch.Tensor, scale: float, norm: "RowNorm | None"
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    rows = functional.embedding(token_ids, embedding)
+    if scale != 1.0:
+        rows = rows * scale
+    if norm is None:
+        return rows, None
+    wide = rows.float()
+    wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + norm.eps)
+    return rows, (wide * (norm.gamma.float() + norm.gamma_offset)).to(rows.dtype)
