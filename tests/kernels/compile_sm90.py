@@ -20,10 +20,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from octavo_kernels.gpu import hopper_prefill
-from octavo_kernels.gpu.all_reduce import Following, all_reduce, make_mailboxes
+from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.gated_mul import silu_mul
+from octavo_kernels.gpu.gather import PIECE_LEN, ROWS_A_PIECE, all_gather, first_of_ranks, largest
+from octavo_kernels.gpu.mailbox import Mailbox, make_mailboxes
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
 from octavo_kernels.gpu.rms_norm import rms_norm
 from octavo_kernels.gpu.rope import rope_kv_write
@@ -127,13 +129,28 @@ def attention_launches(rows: int, page: int, head_dim: int, *, is_narrow: bool) 
         hopper_prefill.hopper_prefill_attention(q, cache, cache, q, tiles, table, options, 132)
 
 
+def rank_launches(x: torch.Tensor) -> None:
+    """What two ranks exchange."""
+    box, words = mailbox(x.shape[1], x.dtype), mailbox(ROWS_A_PIECE, torch.int64)
+    all_reduce(x, box, Following(x, x[0], 1e-5, 0.0))
+    ids = torch.zeros(4, dtype=torch.int64)
+    all_reduce(x, box, Following(None, x[0], 1e-5, 0.0), LookUp(ids, 0))
+    all_gather(x, mailbox(PIECE_LEN, x.dtype))
+    largest(x, words)
+    first_of_ranks(ids, words)
+
+
+def mailbox(width: int, dtype: torch.dtype) -> Mailbox:
+    inboxes = [torch.empty(2, 2, 8, width, dtype=dtype) for _ in range(2)]
+    flags = [torch.zeros(2, 8, dtype=torch.int32) for _ in range(2)]
+    return make_mailboxes(inboxes, flags)[0]
+
+
 def small_launches() -> None:
     dtype = torch.bfloat16
     x = torch.empty(4, 4096, dtype=dtype)
     rms_norm(x, x[0], 1e-5, residual=x)
-    inboxes = [torch.empty(2, 2, 8, 4096, dtype=dtype) for _ in range(2)]
-    flags = [torch.zeros(2, 8, dtype=torch.int32) for _ in range(2)]
-    all_reduce(x, make_mailboxes(inboxes, flags, 8)[0], Following(x, x[0], 1e-5, 0.0))
+    rank_launches(x)
     silu_mul(torch.empty(4, 2 * 14336, dtype=dtype))
     q, k = torch.empty(4, 32, 128, dtype=dtype), torch.empty(4, 8, 128, dtype=dtype)
     tables, positions = torch.empty(100, 64), torch.zeros(4, dtype=torch.int64)

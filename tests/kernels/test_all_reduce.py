@@ -5,47 +5,31 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.kernels.conftest import ON_GPU
+from tests.kernels.mailbox_case import mailboxes, of_all_ranks
 
-from octavo_kernels.gpu.all_reduce import Following, Mailbox, all_reduce, make_mailboxes
+from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
+from octavo_kernels.gpu.mailbox import Mailbox
 from octavo_kernels.reference.all_reduce import all_reduce_add_rms_norm, sum_of_parts
+from octavo_kernels.reference.rms_norm import rms_norm
 
 EPS, OFFSET = 1e-5, 1.0
 MAX_TOKENS = 5
 Result = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-def mailboxes(
-    num_ranks: int, width: int, dtype: torch.dtype, device: torch.device
-) -> list[Mailbox]:
-    shape = (2, num_ranks, MAX_TOKENS, width)
-    # NaN: a row that is read before it was written shows.
-    inboxes = [torch.full(shape, torch.nan, dtype=dtype, device=device) for _ in range(num_ranks)]
-    flags = [
-        torch.zeros(num_ranks, MAX_TOKENS, dtype=torch.int32, device=device)
-        for _ in range(num_ranks)
-    ]
-    return make_mailboxes(inboxes, flags, MAX_TOKENS)
-
-
 def reduce_all(
-    parts: list[torch.Tensor], boxes: list[Mailbox], following: Following | None
+    parts: list[torch.Tensor],
+    boxes: list[Mailbox],
+    following: Following | None,
+    look_ups: list[LookUp] | None = None,
 ) -> Result:
     """What each rank gets."""
-    if not ON_GPU:
-        for part, box in zip(parts, boxes, strict=True):
-            all_reduce(part, box, following, receives=False)
-        return [
-            all_reduce(part, box, following, sends=False)
-            for part, box in zip(parts, boxes, strict=True)
-        ]
-    results = []
-    streams = [torch.cuda.Stream() for _ in parts]
-    for part, box, stream in zip(parts, boxes, streams, strict=True):
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            results.append(all_reduce(part, box, following))
-    torch.cuda.synchronize()
-    return results
+
+    def exchange(rank: int, halves: dict[str, bool]) -> tuple[torch.Tensor, torch.Tensor]:
+        look_up = None if look_ups is None else look_ups[rank]
+        return all_reduce(parts[rank], boxes[rank], following, look_up, **halves)
+
+    return of_all_ranks(len(boxes), exchange)
 
 
 @pytest.fixture
@@ -61,7 +45,7 @@ def test_many_sums_of_changing_size_are_those_of_the_reference(
     num_ranks: int, width: int, dtype: torch.dtype, device: torch.device,
     draw: Callable[..., torch.Tensor], assert_close: Callable[..., None],
 ) -> None:  # fmt: skip
-    boxes = mailboxes(num_ranks, width, dtype, device)
+    boxes = mailboxes(num_ranks, MAX_TOKENS, width, dtype, device)
     for num_tokens in (5, 1, 3):
         parts = [draw(num_tokens, width).to(dtype) for _ in range(num_ranks)]
         residual, weight = draw(num_tokens, width).to(dtype), draw(width).to(dtype)
@@ -76,13 +60,30 @@ def test_many_sums_of_changing_size_are_those_of_the_reference(
             assert torch.equal(normed, results[0][0])
 
 
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_a_row_of_a_table_comes_from_the_rank_that_has_it(
+    has_norm: bool, dtype: torch.dtype, device: torch.device,
+    draw: Callable[..., torch.Tensor], assert_close: Callable[..., None],
+) -> None:  # fmt: skip
+    boxes = mailboxes(3, MAX_TOKENS, 100, dtype, device)
+    table, weight = draw(12, 100).to(dtype), draw(100).to(dtype)
+    ids = torch.tensor([11, 0, 4, 7, 4], device=device)
+    look_ups = [LookUp(ids, first) for first in (0, 4, 8)]
+    following = Following(None, weight, EPS, OFFSET) if has_norm else None
+    for normed, rows in reduce_all(list(table.split(4)), boxes, following, look_ups):
+        assert torch.equal(rows, table[ids])
+        if has_norm:
+            exact = rms_norm(table[ids].float(), weight.float(), EPS, weight_offset=OFFSET)
+            assert_close(normed, exact, dtype, 2.0)
+
+
 def test_a_plain_sum_and_one_rank_ahead_of_the_other(
     device: torch.device, draw: Callable[..., torch.Tensor]
 ) -> None:
     """Rank 0 sends its next row while rank 1 has not read the last."""
     if ON_GPU:
         pytest.skip("the halves go one after the other under the interpreter alone")
-    boxes = mailboxes(2, 64, torch.float32, device)
+    boxes = mailboxes(2, MAX_TOKENS, 64, torch.float32, device)
     first, second = ([draw(2, 64), draw(2, 64)] for _ in range(2))
     for rank in (0, 1):
         all_reduce(first[rank], boxes[rank], receives=False)
@@ -100,7 +101,7 @@ def test_a_plain_sum_and_one_rank_ahead_of_the_other(
 def test_numbers_of_sums_wrap_around(
     device: torch.device, draw: Callable[..., torch.Tensor]
 ) -> None:
-    boxes = mailboxes(2, 64, torch.float32, device)
+    boxes = mailboxes(2, MAX_TOKENS, 64, torch.float32, device)
     for box in boxes:
         box.counters.fill_(2**31 - 2)
         box.flags.fill_(2**31 - 2)
@@ -116,7 +117,7 @@ def test_numbers_of_sums_wrap_around(
 def test_graphs_of_an_odd_number_of_sums_replay_in_any_order(
     device: torch.device, draw: Callable[..., torch.Tensor]
 ) -> None:
-    boxes = mailboxes(2, 64, torch.bfloat16, device)
+    boxes = mailboxes(2, MAX_TOKENS, 64, torch.bfloat16, device)
     inputs = [draw(4, 64).bfloat16() for _ in range(2)]
 
     def three(rank: int) -> torch.Tensor:
@@ -160,6 +161,6 @@ def test_graphs_of_an_odd_number_of_sums_replay_in_any_order(
 def test_what_does_not_fit_the_inbox_is_refused(
     shape: tuple[int, int], dtype: torch.dtype, said: str, device: torch.device
 ) -> None:
-    box = mailboxes(2, 64, torch.float32, device)[0]
+    box = mailboxes(2, MAX_TOKENS, 64, torch.float32, device)[0]
     with pytest.raises(ValueError, match=said):
         all_reduce(torch.zeros(shape, dtype=dtype, device=device), box)

@@ -169,6 +169,11 @@ class Decoder:
         """The same numbers in hidden's dtype: half the bytes where they are read but once."""
         return self.vocabulary.logits(hidden)
 
+    def largest(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden[R, hidden_size] -> [R] int64: the id of each row's largest logit, the first of
+        equal ones; the same on all ranks."""
+        return self.vocabulary.largest(hidden)
+
 
 def _norm(name: str, config: ModelConfig, build: Build) -> RMSNorm:
     return RMSNorm(

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ReduceOp, Store
 
 import octavo_kernels
+from octavo_engine.parallel.group import rows_or_zeros
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.sockets import address_towards
 
@@ -29,7 +30,7 @@ class GlooGroup:
         self._gloo = gloo(PrefixStore("gloo", store), setup.rank, setup.size, options)
 
     def prepare(self, hidden_size: int, dtype: torch.dtype) -> None:
-        """Nothing: all sums are made in the same way."""
+        """Nothing: all calls are made in the same way."""
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
@@ -57,6 +58,12 @@ class GlooGroup:
         parts = [torch.empty_like(x) for _ in range(self.size)]
         self._gloo.allgather([parts], [x.contiguous()]).wait()
         return torch.cat(parts, dim=-1)
+
+    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
+        return self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank))
+
+    def largest(self, x: torch.Tensor) -> torch.Tensor:
+        return self.all_gather(x).argmax(dim=-1)
 
     def broadcast(self, x: torch.Tensor) -> None:
         self._gloo.broadcast(x, 0).wait()

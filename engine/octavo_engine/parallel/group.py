@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch.nn import functional
 
 import octavo_kernels
 
@@ -46,6 +47,16 @@ class Group(Protocol):
         """x[R, n] of each rank -> [R, size * n], in the order of ranks."""
         ...
 
+    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
+        """token_ids[T] -> [T, H]: rows of a table of which each rank has own_rows[n, H], in the
+        order of ranks. The same on each."""
+        ...
+
+    def largest(self, x: torch.Tensor) -> torch.Tensor:
+        """x[R, n] of each rank -> [R] int64: where the first of the largest numbers of a row of
+        `all_gather` is. The same on each."""
+        ...
+
     def broadcast(self, x: torch.Tensor) -> None:
         """Overwrites x with that of rank 0."""
         ...
@@ -57,6 +68,15 @@ class Group(Protocol):
     def close(self) -> None:
         """When no rank will make a call any more and nothing holds one."""
         ...
+
+
+def rows_or_zeros(token_ids: torch.Tensor, own_rows: torch.Tensor, rank: int) -> torch.Tensor:
+    """A rank's part of the sum that is `Group.look_up`: zeros for the ids that others have."""
+    num_own = len(own_rows)
+    own_ids = token_ids - rank * num_own
+    is_own = (own_ids >= 0) & (own_ids < num_own)
+    found = functional.embedding(own_ids.clamp(0, num_own - 1), own_rows)
+    return found.masked_fill_(~is_own.unsqueeze(-1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,12 @@ class SoloGroup:
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         return x
+
+    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(token_ids, own_rows)
+
+    def largest(self, x: torch.Tensor) -> torch.Tensor:
+        return x.argmax(dim=-1)
 
     def broadcast(self, x: torch.Tensor) -> None:
         pass

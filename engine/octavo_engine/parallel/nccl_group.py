@@ -1,4 +1,4 @@
-"""A group of ranks on GPUs: NCCL, and for few tokens the kernel over memory that GPUs share.
+"""A group of ranks on GPUs: NCCL, and for few tokens kernels over memory that GPUs share.
 
 All calls can be captured in graphs. torch knows one NCCL group a process.
 """
@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ReduceOp, Store
 
 import octavo_kernels
+from octavo_engine.parallel.group import rows_or_zeros
 from octavo_engine.parallel.setup import RankSetup
-from octavo_kernels.gpu.all_reduce import SymmetricAllReduce
+from octavo_engine.parallel.symmetric import Symmetric, open_symmetric
+from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
+from octavo_kernels.gpu.gather import all_gather, first_of_ranks, largest
 
 log = structlog.get_logger(__name__)
-
-MAX_SYMMETRIC_TOKENS = 256
-"""Beyond, a sum is bound by the links, not by launches: NCCL's is as fast."""
 
 
 class NcclGroup:
@@ -29,9 +29,7 @@ class NcclGroup:
         """Waits for the other ranks. timeout_s: of each call outside a graph."""
         self.rank, self.size = setup.rank, setup.size
         self._device = device
-        self._symmetric: SymmetricAllReduce | None = None
-        self._symmetric_kind: tuple[int, torch.dtype] | None = None
-        """Width and type of what it sums."""
+        self._symmetric: Symmetric | None = None
         dist.init_process_group(
             "nccl",
             store=PrefixStore("nccl", store),
@@ -44,18 +42,11 @@ class NcclGroup:
     def prepare(self, hidden_size: int, dtype: torch.dtype) -> None:
         if dtype.itemsize != 2:
             return
-        self._symmetric_kind = hidden_size, dtype
         world = dist.group.WORLD
         assert world is not None
         try:
-            self._symmetric = SymmetricAllReduce(
-                world.group_name,
-                self.rank,
-                self.size,
-                max_tokens=MAX_SYMMETRIC_TOKENS,
-                hidden_size=hidden_size,
-                dtype=dtype,
-                device=self._device,
+            self._symmetric = open_symmetric(
+                world.group_name, self.rank, self.size, hidden_size, dtype, self._device
             )
         except RuntimeError as error:  # on several hosts, or GPUs that reach no others
             log.warning("no_symmetric_memory", rank=self.rank, error=str(error))
@@ -64,8 +55,8 @@ class NcclGroup:
             self._symmetric = None
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        if (symmetric := self._symmetric_for(x)) is not None:
-            return symmetric.all_reduce(x)
+        if self._symmetric is not None and self._symmetric.can_sum(x, len(x)):
+            return all_reduce(x, self._symmetric.sums)[1]
         x = x.contiguous()
         dist.all_reduce(x)
         return x
@@ -78,29 +69,43 @@ class NcclGroup:
         eps: float,
         weight_offset: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if (symmetric := self._symmetric_for(x)) is not None:
-            return symmetric.add_rms_norm(x, residual, weight, eps, weight_offset)
+        if self._symmetric is not None and self._symmetric.can_sum(x, len(x)):
+            following = Following(residual, weight, eps, weight_offset)
+            return all_reduce(x, self._symmetric.sums, following)
         total = self.all_reduce(x)
         return octavo_kernels.rms_norm(
             total, weight, eps, residual=residual, weight_offset=weight_offset
         )
-
-    def _symmetric_for(self, x: torch.Tensor) -> SymmetricAllReduce | None:
-        is_fit = len(x) <= MAX_SYMMETRIC_TOKENS and (x.shape[1], x.dtype) == self._symmetric_kind
-        return self._symmetric if is_fit else None
 
     def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(x, ReduceOp.MAX)
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        if self._symmetric is not None and self._symmetric.can_gather(x):
+            return all_gather(x, self._symmetric.rows)
         num_rows, width = x.shape
         parts = x.new_empty(self.size, num_rows, width)
         dist.all_gather_into_tensor(parts, x.contiguous())
         return parts.transpose(0, 1).reshape(num_rows, self.size * width)
 
+    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
+        if self._symmetric is not None and self._symmetric.can_sum(own_rows, len(token_ids)):
+            wanted = LookUp(token_ids, self.rank * len(own_rows))
+            return all_reduce(own_rows, self._symmetric.sums, look_up=wanted)[1]
+        return self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank))
+
+    def largest(self, x: torch.Tensor) -> torch.Tensor:
+        if self._symmetric is not None and self._symmetric.can_exchange(len(x)):
+            return largest(x, self._symmetric.words)
+        return self.all_gather(x).argmax(dim=-1)
+
     def broadcast(self, x: torch.Tensor) -> None:
-        dist.broadcast(x, 0)
+        is_few = self._symmetric is not None and self._symmetric.can_exchange(len(x))
+        if self._symmetric is not None and is_few and x.dtype == torch.int64:
+            first_of_ranks(x, self._symmetric.words)
+        else:
+            dist.broadcast(x, 0)
 
     def smallest(self, value: int) -> int:
         number = torch.tensor([value], device=self._device)

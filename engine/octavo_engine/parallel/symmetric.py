@@ -1,0 +1,66 @@
+"""What of a group's calls goes over memory that the GPUs of one host map from each other.
+
+Messages small enough to be bound by launches; NCCL is as fast with larger ones, which are bound by
+the links.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from octavo_kernels.gpu.gather import (
+    PIECE_LEN,
+    ROWS_A_PIECE,
+    num_gather_pieces,
+    num_word_pieces,
+)
+from octavo_kernels.gpu.mailbox import Mailbox, open_mailbox
+
+MAX_SUM_TOKENS = 256
+MAX_GATHER_PIECES = 512
+"""32 rows of half of a vocabulary of 131,072: 8 MiB for each rank and half."""
+MAX_WORD_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Symmetric:
+    """A rank's mailboxes, one for each kind of message."""
+
+    sums: Mailbox
+    rows: Mailbox
+    words: Mailbox
+
+    def can_sum(self, x: torch.Tensor, num_tokens: int) -> bool:
+        """x: [N, H], of which num_tokens rows are summed."""
+        is_kind = (x.shape[1], x.dtype) == (self.sums.width, self.sums.inbox.dtype)
+        return is_kind and x.stride(1) == 1 and num_tokens <= self.sums.max_pieces
+
+    def can_gather(self, x: torch.Tensor) -> bool:
+        is_kind = x.dtype == self.rows.inbox.dtype and x.stride(1) == 1
+        return is_kind and num_gather_pieces(*x.shape) <= self.rows.max_pieces
+
+    def can_exchange(self, num_rows: int) -> bool:
+        return num_word_pieces(num_rows) <= self.words.max_pieces
+
+
+def open_symmetric(
+    group_name: str,
+    rank: int,
+    size: int,
+    hidden_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Symmetric:
+    """As `open_mailbox`, with its errors."""
+
+    def opened(max_pieces: int, width: int, dtype: torch.dtype) -> Mailbox:
+        return open_mailbox(
+            group_name, rank, size,
+            max_pieces=max_pieces, width=width, dtype=dtype, device=device,
+        )  # fmt: skip
+
+    return Symmetric(
+        sums=opened(MAX_SUM_TOKENS, hidden_size, dtype),
+        rows=opened(MAX_GATHER_PIECES, PIECE_LEN, dtype),
+        words=opened(num_word_pieces(MAX_WORD_ROWS), ROWS_A_PIECE, torch.int64),
+    )
