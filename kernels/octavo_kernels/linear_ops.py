@@ -65,21 +65,24 @@ def single_row_linear(
     gated: bool = False,
     norm: RowNorm | None = None,
     residual: torch.Tensor | None = None,
+    overlaps: bool = False,
 ) -> torch.Tensor:
     """x[1, K] @ weight[N, K].T + bias -> [1, N], for 16-bit weights of any N.
 
     gated: weight is [2N, K], gate above up; the result is silu(gate) * up. residual [1, N] is
-    added to the result.
+    added to the result. overlaps: the weight is read while the kernel in front still runs.
     """
     if x.shape != (1, weight.shape[1]) or x.shape[1] > MAX_SINGLE_ROW_WIDTH:
         raise ValueError(
             f"single_row_linear cannot multiply {tuple(x.shape)} by {tuple(weight.shape)}"
         )
     if x.is_cpu:
-        from octavo_kernels.reference.skinny_linear import single_row_linear as run
-    else:
-        from octavo_kernels.gpu.single_row import single_row_linear as run
-    return run(x, weight, bias, gated=gated, norm=norm, residual=residual)
+        from octavo_kernels.reference.skinny_linear import single_row_linear as reference
+
+        return reference(x, weight, bias, gated=gated, norm=norm, residual=residual)
+    from octavo_kernels.gpu.single_row import single_row_linear as run
+
+    return run(x, weight, bias, gated=gated, norm=norm, residual=residual, overlaps=overlaps)
 
 
 def can_be_skinny(weight: torch.Tensor, *, gated: bool) -> bool:

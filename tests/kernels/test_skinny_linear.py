@@ -154,8 +154,11 @@ def test_a_single_row_between_norm_and_residual(
 
 def test_a_plain_single_row(draw, dtype, device, assert_close):
     x, weight = draw(1, 512), draw(33, 512, scale=0.06)
-    found = single_kernel(x, weight, None, gated=False, norm=None, residual=None)
-    assert_close(found, x.double() @ weight.double().T, dtype)
+    for overlaps in (False, True):
+        found = single_kernel(
+            x, weight, None, gated=False, norm=None, residual=None, overlaps=overlaps
+        )
+        assert_close(found, x.double() @ weight.double().T, dtype)
 
 
 def test_a_single_row_is_one():

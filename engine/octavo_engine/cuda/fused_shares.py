@@ -19,6 +19,9 @@ from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.models.decoder import Decoder
 from octavo_kernels.linear_ops import MAX_TILES, single_row_linear
 
+OVERLAPS_PRODUCTS = False
+"""Whether a product of one token reads its weight while the sum before it waits for the others."""
+
 
 class SharedFusedDecoder:
     """Made by `fuse`. Takes up to `max_tokens` tokens, one pass at a time."""
@@ -30,6 +33,7 @@ class SharedFusedDecoder:
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
         self._is_dense = are_dense(blocks)
         self.max_tokens = max_fused_tokens(blocks)
+        self.overlaps_products = OVERLAPS_PRODUCTS
 
     def hidden_states_into(
         self,
@@ -55,5 +59,7 @@ class SharedFusedDecoder:
     def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
         if len(x) == 1 and self._is_dense:
             one = dense(layer)
-            return single_row_linear(x, one.weight, one.bias, gated=gated)
+            return single_row_linear(
+                x, one.weight, one.bias, gated=gated, overlaps=self.overlaps_products
+            )
         return multiply(layer, x, self._arrivals, gated=gated)

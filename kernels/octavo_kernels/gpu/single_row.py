@@ -1,13 +1,14 @@
 """The product of one token with a large matrix: every program holds whole rows of the weight.
 
-A row's elements are loaded into registers before the program waits for the kernel before it: they
-do not depend on it, so memory keeps streaming from one product to the next.
+A row's elements are loaded into registers before the program waits for the kernel before it, where
+launches overlap: they do not depend on it, so memory keeps streaming from one product to the next.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.linear_ops import RowNorm
 
 ROWS_WITH_NORM = 4
@@ -36,6 +37,7 @@ def _single_row_kernel(
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_K)
@@ -54,6 +56,7 @@ def _single_row_kernel(
             up_weight = tl.load(w + first_up + at, mask=inside, other=0.0)
     if HAS_NORM:
         scale = tl.load(gamma + column, mask=in_row, other=0.0).to(tl.float32) + gamma_offset
+    wait_for_previous(OVERLAP)
     narrow: tl.constexpr = out.dtype.element_ty
     token = tl.load(x + column, mask=in_row, other=0.0).to(tl.float32)
     if HAS_NORM:
@@ -87,6 +90,7 @@ def single_row_linear(
     gated: bool,
     norm: RowNorm | None,
     residual: torch.Tensor | None,
+    overlaps: bool = False,
 ) -> torch.Tensor:
     """As `linear_ops.single_row_linear`."""
     width = x.shape[1]
@@ -114,5 +118,6 @@ def single_row_linear(
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
         num_warps=4,
+        **(overlap_options(x.device) if overlaps else {"OVERLAP": False}),
     )
     return out
