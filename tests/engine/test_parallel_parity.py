@@ -86,6 +86,15 @@ def outcomes(references: dict[str, tuple[Path, Any]]) -> dict[tuple[str, int], O
                 chunk=CHUNK,
                 is_gpu_runner=num_ranks > 1,
             )
+    # Ranks compare their largest logits; the last ids of the last rank are padding.
+    cases["greedy as on a GPU", 4] = Case(
+        folder=str(references["padded vocabulary"][0]),
+        num_ranks=4,
+        prompts=PROMPTS,
+        params=[GREEDY] * len(PROMPTS),
+        num_new=NUM_NEW,
+        is_gpu_runner=True,
+    )
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
 
 
@@ -111,6 +120,12 @@ def test_runner_of_gpus_gives_the_tokens_of_one_rank_for_rows_of_all_kinds(
     one, two = (outcomes[f"{variant} as on a GPU", num_ranks] for num_ranks in (1, 2))
     assert two.error is None
     assert two.tokens == one.tokens
+
+
+def test_ranks_of_gpus_choose_the_largest_logit_of_all(
+    outcomes: dict[tuple[str, int], Outcome],
+) -> None:
+    assert outcomes["greedy as on a GPU", 4] == outcomes["padded vocabulary", 4]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from octavo_kernels.linear_ops import (
     ROW_TILE,
     NormInput,
     NormOutput,
+    RowNorm,
     can_be_skinny,
     skinny_linear,
 )
@@ -65,8 +66,13 @@ def max_fused_tokens(blocks: list[FusedBlock]) -> int:
     return min([product.max_fused_tokens for product in packed] or [MAX_SKINNY_TOKENS])
 
 
-def are_dense(blocks: list[FusedBlock]) -> bool:
-    return all(isinstance(product, DenseLinear) for block in blocks for product in block.products)
+def take_single_rows(blocks: list[FusedBlock]) -> bool:
+    """Whether `multiply_one` takes all products."""
+    return all(
+        isinstance(product, DenseLinear) or can_be_single_row(_packed(product), product.dtype)
+        for block in blocks
+        for product in block.products
+    )
 
 
 def multiply(
@@ -88,6 +94,30 @@ def multiply(
     )
 
 
+def multiply_one(
+    layer: Fusable,
+    x: torch.Tensor,
+    *,
+    gated: bool = False,
+    norm: RowNorm | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As `single_row_linear`."""
+    if isinstance(layer, PackedLinear):
+        return single_row_packed_linear(
+            x, _packed(layer), layer.bias, gated=gated, norm=norm, residual=residual
+        )
+    return single_row_linear(
+        x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual
+    )
+
+
+def _packed(layer: PackedLinear) -> PackedWeight:
+    weight = layer.fusable_weight(gated=False)
+    assert weight is not None
+    return weight
+
+
 def _fusable(block: Block) -> FusedBlock | None:
     norms = (block.before_attention, block.before_mlp)
     if block.after_attention is not None or block.after_mlp is not None:
@@ -103,9 +133,8 @@ def _fusable(block: Block) -> FusedBlock | None:
     return FusedBlock(block, norms[0], norms[1], qkv, output, gate_up, down)
 
 
-def dense(product: Fusable) -> DenseLinear:
-    assert isinstance(product, DenseLinear)
-    return product
+def row_norm(norm: RMSNorm) -> RowNorm:
+    return RowNorm(norm.weight, norm.weight_offset, norm.eps)
 
 
 def _skinny(layer: LinearLayer, *, gated: bool = False) -> Fusable | None:

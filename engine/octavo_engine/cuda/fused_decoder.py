@@ -13,6 +13,7 @@ from octavo_engine.cuda.fusable import (
     fusable_blocks,
     max_fused_tokens,
     multiply,
+    row_norm,
 )
 from octavo_engine.cuda.fused_shares import SharedFusedDecoder
 from octavo_engine.layers.context import LayerCache, StepContext
@@ -24,7 +25,6 @@ from octavo_kernels.linear_ops import (
     ROW_TILE,
     NormInput,
     NormOutput,
-    RowNorm,
     single_row_linear,
 )
 
@@ -56,7 +56,7 @@ class FusedDecoder:
             residual, _ = embed(token_ids, None)
             residual = self._residual_of_one(residual, context, caches)
         else:
-            residual, x = embed(token_ids, _row_norm(self._blocks[0].before_attention))
+            residual, x = embed(token_ids, row_norm(self._blocks[0].before_attention))
             assert x is not None
             residual = self._residual(residual, x, context, caches)
         self._decoder.norm.into(out, residual)
@@ -90,11 +90,11 @@ class FusedDecoder:
         """One token needs no preparation for the next norm: each program reads all of it."""
         for parts, cache in zip(self._blocks, caches, strict=True):
             qkv, output, gate_up, down = (dense(product) for product in parts.products)
-            norm = _row_norm(parts.before_attention)
+            norm = row_norm(parts.before_attention)
             projected = single_row_linear(residual, qkv.weight, qkv.bias, norm=norm)
             attended = parts.block.attention.attend(projected, context, cache)
             residual = single_row_linear(attended, output.weight, output.bias, residual=residual)
-            norm = _row_norm(parts.before_mlp)
+            norm = row_norm(parts.before_mlp)
             inner = single_row_linear(residual, gate_up.weight, gate_up.bias, gated=True, norm=norm)
             residual = single_row_linear(inner, down.weight, down.bias, residual=residual)
         return residual
@@ -102,10 +102,6 @@ class FusedDecoder:
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
         scaled = torch.empty_like(residual)
         return NormOutput(residual, norm.weight, norm.weight_offset, scaled, self._squares[which])
-
-
-def _row_norm(norm: RMSNorm) -> RowNorm:
-    return RowNorm(norm.weight, norm.weight_offset, norm.eps)
 
 
 FusedPass = FusedDecoder | SharedFusedDecoder

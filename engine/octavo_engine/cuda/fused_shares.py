@@ -14,6 +14,7 @@ from octavo_engine.cuda.fusable import (
     dense,
     max_fused_tokens,
     multiply,
+    row_norm,
 )
 from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.models.decoder import Decoder
@@ -43,8 +44,9 @@ class SharedFusedDecoder:
         caches: list[LayerCache],
     ) -> None:
         """`Decoder.hidden_states` into out."""
-        residual = self._decoder.embed(token_ids)
-        x = self._blocks[0].before_attention(residual)
+        first = row_norm(self._blocks[0].before_attention)
+        residual, x = self._decoder.vocabulary.embed_with_norm(token_ids, first)
+        assert x is not None
         following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
         for parts, cache, next_norm in zip(self._blocks, caches, following, strict=True):
             qkv = self._multiply(parts.qkv, x)

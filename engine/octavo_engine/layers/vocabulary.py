@@ -13,6 +13,7 @@ from octavo_engine.layers.packed import PackedMatrix, pack_for_cpu
 from octavo_engine.loading.parts import Part, share_into
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
+from octavo_engine.parallel.group import with_norm
 from octavo_engine.parallel.shares import vocabulary_share
 from octavo_kernels.linear_ops import RowNorm, embed_rows, vocabulary_linear
 
@@ -58,14 +59,18 @@ class Vocabulary:
         if self._group.size == 1:
             x = functional.embedding(token_ids, self.embedding)
         else:
-            x = self._group.look_up(token_ids, self.embedding)
+            x, _ = self._group.look_up(token_ids, self.embedding)
         return x if self._embedding_scale == 1.0 else x * self._embedding_scale
 
     def embed_with_norm(
         self, token_ids: torch.Tensor, norm: RowNorm | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(`embed`, the norm of it if one is asked for) in one launch; for a rank alone."""
-        return embed_rows(token_ids, self.embedding, self._embedding_scale, norm)
+        """(`embed`, the norm of it if one is asked for), in one launch where it can be."""
+        if self._group.size == 1:
+            return embed_rows(token_ids, self.embedding, self._embedding_scale, norm)
+        if self._embedding_scale == 1.0:
+            return self._group.look_up(token_ids, self.embedding, norm)
+        return with_norm(self.embed(token_ids), norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden[R, hidden_size] -> [R, vocab_size], in hidden's dtype."""

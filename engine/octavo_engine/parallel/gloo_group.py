@@ -12,9 +12,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ReduceOp, Store
 
 import octavo_kernels
-from octavo_engine.parallel.group import rows_or_zeros
+from octavo_engine.parallel.group import rows_or_zeros, with_norm
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.sockets import address_towards
+from octavo_kernels.linear_ops import RowNorm
 
 
 class GlooGroup:
@@ -59,8 +60,10 @@ class GlooGroup:
         self._gloo.allgather([parts], [x.contiguous()]).wait()
         return torch.cat(parts, dim=-1)
 
-    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
-        return self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank))
+    def look_up(
+        self, token_ids: torch.Tensor, own_rows: torch.Tensor, norm: RowNorm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return with_norm(self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank)), norm)
 
     def largest(self, x: torch.Tensor) -> torch.Tensor:
         return self.all_gather(x).argmax(dim=-1)

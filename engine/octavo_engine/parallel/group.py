@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 import octavo_kernels
+from octavo_kernels.linear_ops import RowNorm, embed_rows
 
 
 class Group(Protocol):
@@ -47,9 +48,11 @@ class Group(Protocol):
         """x[R, n] of each rank -> [R, size * n], in the order of ranks."""
         ...
 
-    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
-        """token_ids[T] -> [T, H]: rows of a table of which each rank has own_rows[n, H], in the
-        order of ranks. The same on each."""
+    def look_up(
+        self, token_ids: torch.Tensor, own_rows: torch.Tensor, norm: RowNorm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """token_ids[T] -> ([T, H], its norm if one is asked for): rows of a table of which each
+        rank has own_rows[n, H], in the order of ranks. The same on each."""
         ...
 
     def largest(self, x: torch.Tensor) -> torch.Tensor:
@@ -77,6 +80,13 @@ def rows_or_zeros(token_ids: torch.Tensor, own_rows: torch.Tensor, rank: int) ->
     is_own = (own_ids >= 0) & (own_ids < num_own)
     found = functional.embedding(own_ids.clamp(0, num_own - 1), own_rows)
     return found.masked_fill_(~is_own.unsqueeze(-1), 0.0)
+
+
+def with_norm(x: torch.Tensor, norm: RowNorm | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(x, its norm if one is asked for)."""
+    if norm is None:
+        return x, None
+    return x, octavo_kernels.rms_norm(x, norm.gamma, norm.eps, weight_offset=norm.gamma_offset)
 
 
 @dataclass(frozen=True)
@@ -110,8 +120,10 @@ class SoloGroup:
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
-    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
-        return functional.embedding(token_ids, own_rows)
+    def look_up(
+        self, token_ids: torch.Tensor, own_rows: torch.Tensor, norm: RowNorm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return embed_rows(token_ids, own_rows, 1.0, norm)
 
     def largest(self, x: torch.Tensor) -> torch.Tensor:
         return x.argmax(dim=-1)

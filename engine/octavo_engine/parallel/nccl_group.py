@@ -11,11 +11,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ReduceOp, Store
 
 import octavo_kernels
-from octavo_engine.parallel.group import rows_or_zeros
+from octavo_engine.parallel.group import rows_or_zeros, with_norm
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.symmetric import Symmetric, open_symmetric
 from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
 from octavo_kernels.gpu.gather import all_gather, first_of_ranks, largest
+from octavo_kernels.linear_ops import RowNorm
 
 log = structlog.get_logger(__name__)
 
@@ -89,11 +90,17 @@ class NcclGroup:
         dist.all_gather_into_tensor(parts, x.contiguous())
         return parts.transpose(0, 1).reshape(num_rows, self.size * width)
 
-    def look_up(self, token_ids: torch.Tensor, own_rows: torch.Tensor) -> torch.Tensor:
-        if self._symmetric is not None and self._symmetric.can_sum(own_rows, len(token_ids)):
-            wanted = LookUp(token_ids, self.rank * len(own_rows))
-            return all_reduce(own_rows, self._symmetric.sums, look_up=wanted)[1]
-        return self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank))
+    def look_up(
+        self, token_ids: torch.Tensor, own_rows: torch.Tensor, norm: RowNorm | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self._symmetric is None or not self._symmetric.can_sum(own_rows, len(token_ids)):
+            return with_norm(self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank)), norm)
+        wanted = LookUp(token_ids, self.rank * len(own_rows))
+        if norm is None:
+            return all_reduce(own_rows, self._symmetric.sums, look_up=wanted)[1], None
+        following = Following(None, norm.gamma, norm.eps, norm.gamma_offset)
+        normed, rows = all_reduce(own_rows, self._symmetric.sums, following, wanted)
+        return rows, normed
 
     def largest(self, x: torch.Tensor) -> torch.Tensor:
         if self._symmetric is not None and self._symmetric.can_exchange(len(x)):
