@@ -66,13 +66,8 @@ def max_fused_tokens(blocks: list[FusedBlock]) -> int:
     return min([product.max_fused_tokens for product in packed] or [MAX_SKINNY_TOKENS])
 
 
-def take_single_rows(blocks: list[FusedBlock]) -> bool:
-    """Whether `multiply_one` takes all products."""
-    return all(
-        isinstance(product, DenseLinear) or can_be_single_row(_packed(product), product.dtype)
-        for block in blocks
-        for product in block.products
-    )
+def are_dense(blocks: list[FusedBlock]) -> bool:
+    return all(isinstance(product, DenseLinear) for block in blocks for product in block.products)
 
 
 def multiply(
@@ -94,30 +89,6 @@ def multiply(
     )
 
 
-def multiply_one(
-    layer: Fusable,
-    x: torch.Tensor,
-    *,
-    gated: bool = False,
-    norm: RowNorm | None = None,
-    residual: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """As `single_row_linear`."""
-    if isinstance(layer, PackedLinear):
-        return single_row_packed_linear(
-            x, _packed(layer), layer.bias, gated=gated, norm=norm, residual=residual
-        )
-    return single_row_linear(
-        x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual
-    )
-
-
-def _packed(layer: PackedLinear) -> PackedWeight:
-    weight = layer.fusable_weight(gated=False)
-    assert weight is not None
-    return weight
-
-
 def _fusable(block: Block) -> FusedBlock | None:
     norms = (block.before_attention, block.before_mlp)
     if block.after_attention is not None or block.after_mlp is not None:
@@ -135,6 +106,11 @@ def _fusable(block: Block) -> FusedBlock | None:
 
 def row_norm(norm: RMSNorm) -> RowNorm:
     return RowNorm(norm.weight, norm.weight_offset, norm.eps)
+
+
+def dense(product: Fusable) -> DenseLinear:
+    assert isinstance(product, DenseLinear)
+    return product
 
 
 def _skinny(layer: LinearLayer, *, gated: bool = False) -> Fusable | None:
