@@ -22,7 +22,7 @@ from octavo_engine.server.chat_formats import choose_formats
 from octavo_engine.server.errors import ApiError
 from octavo_engine.server.settings import ReasoningParserName, ToolParserName
 from octavo_engine.server.state import Loaded
-from octavo_engine.server.structure import GrammarChecks
+from octavo_engine.server.structure import GrammarCheck, GrammarChecks
 from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_engine.structured.grammars import regex_grammar
 from octavo_engine.text.tokenizer import Tokenizer
@@ -166,6 +166,18 @@ async def test_required_calls_always_parse(engine, parser, parallel):
         jsonschema.validate(json.loads(arguments), schemas[name])
 
 
+@pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "json"])
+async def test_strict_functions_leave_the_text_free(engine, parser):
+    tools = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    fields = {"tools": tools, "temperature": 2, "seed": 3, "max_tokens": 100}
+    async with client_of(state_of(engine, parser)) as client:
+        message, reason = message_of(await client.chat(**fields))
+        chunks = await client.stream_chat(**fields)
+    assert joined_message(chunks) == (message, reason)
+    assert message.content
+    assert not message.calls
+
+
 async def test_a_named_call_is_of_that_function(engine):
     choice = {"type": "function", "function": {"name": "flag"}}
     async with client_of(state_of(engine)) as client:
@@ -244,7 +256,7 @@ async def test_the_deadline_of_a_grammar_is_not_for_the_vocabulary():
         return make_tokenizer()
 
     checks = GrammarChecks(GrammarCompiler(slow_to_load), limit_s=0.5)
-    await checks.check(regex_grammar("a", "regex").text(), "regex")
+    await checks.check(GrammarCheck(regex_grammar("a", "regex").text(), "regex"))
 
 
 async def test_a_grammar_that_compiles_for_too_long_is_a_400_and_a_queue_of_them_a_503():
@@ -253,10 +265,10 @@ async def test_a_grammar_that_compiles_for_too_long_is_a_400_and_a_queue_of_them
             time.sleep(0.4)
 
     checks = GrammarChecks(Slow(make_tokenizer), limit_s=0.05)
-    grammar = regex_grammar("a", "regex").text()
+    asked = GrammarCheck(regex_grammar("a", "regex").text(), "regex")
     errors = []
     for _ in range(3):
         with pytest.raises(ApiError) as caught:
-            await checks.check(grammar, "regex")
+            await checks.check(asked)
         errors.append((caught.value.status, caught.value.param))
     assert errors == [(400, "regex"), (400, "regex"), (503, None)]

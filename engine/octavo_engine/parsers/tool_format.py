@@ -26,6 +26,11 @@ class ToolFormat:
     parser: Callable[[MessageWriter, ToolRules], ToolMachine]
     markers: tuple[str, ...]
     """Tokens that may be special in a vocabulary and yet are part of the text."""
+    trigger: str = ""
+    """What begins a call anywhere in an answer; empty: the whole answer is calls, or none."""
+    named_call_marks: tuple[str, str] | None = None
+    """Behind the trigger there may also be a name and arguments without an object around them; an
+    id follows the first of these marks, the arguments follow the second."""
     arguments_key: str = "arguments"
     opening: str = ""
     """Before the first call, `closing` after the last, `separator` between two."""
@@ -40,6 +45,7 @@ HERMES = ToolFormat(
     name="hermes",
     parser=lambda out, rules: TaggedCalls(out, only_one=rules.only_one, names=rules.names),
     markers=(START, END),
+    trigger=START,
     separator="\n",
     call_opening=f"{START}\n",
     call_closing=f"\n{END}",
@@ -55,6 +61,8 @@ MISTRAL = ToolFormat(
     name="mistral",
     parser=lambda out, rules: MistralCalls(out, only_one=rules.only_one, names=rules.names),
     markers=(TOOL_CALLS, CALL_ID, ARGS),
+    trigger=TOOL_CALLS,
+    named_call_marks=(CALL_ID, ARGS),
     opening=f"{TOOL_CALLS}[",
     closing="]",
     separator=", ",
@@ -63,7 +71,7 @@ MISTRAL = ToolFormat(
 JSON = ToolFormat(
     name="json",
     parser=lambda out, rules: JsonCalls(out, only_one=rules.only_one, names=rules.names),
-    markers=(),
+    markers=(PYTHON_TAG,),
     opening="[",
     closing="]",
     separator=", ",

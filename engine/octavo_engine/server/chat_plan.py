@@ -1,5 +1,6 @@
 """How one chat request's answer is guided and read: tools, reasoning and form put together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo_engine.errors import RequestError
@@ -8,8 +9,9 @@ from octavo_engine.parsers.reasoning import ReasoningFormat
 from octavo_engine.parsers.tool_format import JSON, ToolFormat, ToolRules
 from octavo_engine.server.chat_formats import ChatFormats
 from octavo_engine.server.request_fields import ChatCompletionRequest
-from octavo_engine.server.structure import answer_grammar
+from octavo_engine.server.structure import GrammarCheck, answer_grammar
 from octavo_engine.structured.chat_grammar import Function, after_reasoning, calls_grammar, either
+from octavo_engine.structured.free_calls import free_calls_grammar
 from octavo_engine.structured.grammars import Grammar
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -18,10 +20,9 @@ from octavo_engine.text.tokenizer import Tokenizer
 class ChatPlan:
     grammar: str | None
     """What the text has to follow."""
-    form: str | None
-    """The same without reasoning in front, which would hide that nothing satisfies it."""
-    grammar_param: str
-    """The field that asks for it."""
+    checks: tuple[GrammarCheck, ...]
+    """What of it has to compile, and can be satisfied, by itself: free text or reasoning in front
+    would hide that nothing satisfies the rest."""
     tools: ToolFormat | None
     rules: ToolRules | None
     reasoning: ReasoningFormat | None
@@ -48,19 +49,23 @@ def plan_chat(
     is_open = reasoning is not None and reasoning.is_open(prompt)
     markers = () if reasoning is None else (reasoning.start, reasoning.end)
     special_ids = tokenizer.special_ids((*markers, *(form.markers if form else ())))
-    found = _grammar(fields, form, only_one, special_ids)
-    text, bare, param = None, None, ""
+    functions = _functions(fields)
+    found = _grammar(fields, form, functions, only_one, special_ids, reasoning)
+    text, checks = (
+        None,
+        [GrammarCheck(f.arguments.text(), f.param) for f in functions if f.is_strict],
+    )
     if found is not None:
         grammar, param = found
-        bare = grammar.text()
+        checks.append(GrammarCheck(grammar.text(), param))
         if reasoning is not None:
             grammar = after_reasoning(grammar, reasoning, is_open=is_open, special_ids=special_ids)
         text = grammar.text()
+        checks.append(GrammarCheck(text, param))
     names = tuple(tool.function.name for tool in fields.callable_tools)
     return ChatPlan(
         grammar=text,
-        form=bare,
-        grammar_param=param,
+        checks=tuple(checks),
         tools=form,
         rules=ToolRules(names, only_one) if form else None,
         reasoning=reasoning,
@@ -80,20 +85,39 @@ def tool_format(fields: ChatCompletionRequest, formats: ChatFormats) -> ToolForm
     return formats.tools or JSON
 
 
+def _functions(fields: ChatCompletionRequest) -> list[Function]:
+    return [
+        Function(
+            tool.function.name,
+            tool.function.parameters,
+            fields.param_of(tool),
+            is_strict=tool.function.strict or False,
+        )
+        for tool in fields.callable_tools
+    ]
+
+
 def _grammar(
     fields: ChatCompletionRequest,
     form: ToolFormat | None,
+    functions: Sequence[Function],
     only_one: bool,
     special_ids: dict[str, int],
+    reasoning: ReasoningFormat | None,
 ) -> tuple[Grammar, str] | None:
+    """With the field that asks for it. None: the text is free."""
     answer = answer_grammar(fields)
-    if form is None or not (answer or fields.must_call):
+    if form is None:
         return answer
-    functions = [
-        Function(tool.function.name, tool.function.parameters, fields.param_of(tool))
-        for tool in fields.callable_tools
-    ]
+    tools = "functions" if fields.uses_functions else "tools"
+    if answer is None and not fields.must_call:
+        if not any(function.is_strict for function in functions):
+            return None
+        free = free_calls_grammar(
+            form, functions, only_one=only_one, special_ids=special_ids, reasoning=reasoning
+        )
+        return free, tools
     calls = calls_grammar(form, functions, only_one=only_one, special_ids=special_ids)
     if answer is None or fields.must_call:
-        return calls, "functions" if fields.uses_functions else "tools"
+        return calls, tools
     return either(calls, answer[0]), answer[1]

@@ -116,8 +116,8 @@ def _refuse_too_many(prepared: Prepared) -> None:
 
 
 async def _check_grammar(prepared: Prepared, loaded: Loaded, state: ServerState) -> None:
-    for grammar in dict.fromkeys(prepared.grammars):
-        seconds = await loaded.grammars.check(grammar, prepared.grammar_param)
+    for asked in dict.fromkeys(prepared.grammars):
+        seconds = await loaded.grammars.check(asked)
         state.metrics.grammar_compile_s.observe(seconds)
 
 

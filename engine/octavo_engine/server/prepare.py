@@ -19,7 +19,7 @@ from octavo_engine.server.request_fields import (
 )
 from octavo_engine.server.resolve import refuse_overlong_text, sampling_params
 from octavo_engine.server.state import Loaded
-from octavo_engine.server.structure import answer_grammar
+from octavo_engine.server.structure import GrammarCheck, answer_grammar
 from octavo_engine.text.chat import messages_with_tools, template_messages
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -34,10 +34,8 @@ class Prepared:
     requests: list[EngineRequest]
     plan: ChatPlan | None = None
     """Of a chat; the text of a completion is its answer as it is."""
-    grammars: tuple[str, ...] = ()
+    grammars: tuple[GrammarCheck, ...] = ()
     """To be compiled before anything else: of structured output, when a field asks for it."""
-    grammar_param: str = ""
-    """That field."""
 
 
 def prepare_chat(
@@ -50,8 +48,7 @@ def prepare_chat(
     ids = tokenizer.encode(text, add_special_tokens=False)
     plan = plan_chat(fields, loaded.formats, tokenizer, text)
     request = _engine_request(fields, loaded, request_id, ids, arrival_time_s, plan.grammar)
-    grammars = tuple(text for text in (plan.form, plan.grammar) if text is not None)
-    return Prepared([request], plan, grammars, plan.grammar_param)
+    return Prepared([request], plan, plan.checks)
 
 
 def render_prompt(fields: ChatCompletionRequest, loaded: Loaded) -> str:
@@ -109,7 +106,8 @@ def prepare_completion(
         _engine_request(fields, loaded, f"{request_id}-{i}", ids, arrival_time_s, grammar)
         for i, ids in enumerate(prompts)
     ]
-    return Prepared(requests, None, () if grammar is None else (grammar,), param)
+    checks = () if grammar is None else (GrammarCheck(grammar, param),)
+    return Prepared(requests, None, checks)
 
 
 def prompt_token_ids(

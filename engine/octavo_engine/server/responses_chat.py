@@ -40,15 +40,23 @@ def prepare_response(
         prepared = prepare_chat(as_chat(fields), loaded, request_id, arrival_time_s)
     except RequestError as error:
         raise _in_own_names(error) from error
-    param = prepared.grammar_param
-    return replace(prepared, grammar_param=_OWN_NAMES.get(param, param))
+    checks = [replace(check, param=_own_name(check.param)) for check in prepared.grammars]
+    return replace(prepared, grammars=tuple(checks))
 
 
 def _in_own_names(error: RequestError) -> RequestError:
     """The same complaint about the field that this endpoint's client has sent."""
     param, message = error.param or "", str(error)
-    own = _OWN_NAMES.get(param) or _OWN_NAMES.get(param.partition(".")[0], param)
+    own = _own_name(param)
+    if "." in param:  # no word of a sentence
+        return type(error)(message.replace(param, own), own)
     return type(error)(message.replace(f"'{param}'", f"'{own}'"), own or None)
+
+
+def _own_name(param: str) -> str:
+    if param.startswith("tools."):
+        return param.replace(".function.", ".")  # here a tool is its function
+    return _OWN_NAMES.get(param) or _OWN_NAMES.get(param.partition(".")[0], param)
 
 
 def as_chat(fields: ResponsesRequest) -> ChatCompletionRequest:

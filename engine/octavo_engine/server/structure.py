@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from octavo_engine.errors import RequestError
@@ -27,6 +28,15 @@ from octavo_engine.structured.grammars import (
 COMPILE_LIMIT_S = 5.0
 _MAX_COMPILING = 2
 """At a time: a flood of costly grammars takes no more of the machine."""
+
+
+@dataclass(frozen=True)
+class GrammarCheck:
+    """A grammar that has to compile before a request runs."""
+
+    grammar: str
+    param: str
+    """The field that asks for it."""
 
 
 def answer_grammar(fields: StructureFields) -> tuple[Grammar, str] | None:
@@ -82,15 +92,15 @@ class GrammarChecks:
         self._limit_s = limit_s
         self._threads = ThreadPoolExecutor(_MAX_COMPILING, thread_name_prefix="octavo-grammar")
 
-    async def check(self, grammar: str, param: str) -> float:
+    async def check(self, asked: GrammarCheck) -> float:
         """Seconds that it took. Raises `ApiError`: 400 for what does not compile in time, 503 when
         others' grammars were in the way."""
         if not self._compiler.knows_words:
             # Once, and no fault of this grammar: the deadline is not for it.
             with suppress(ValueError):  # `check` says it again, with the field
                 await asyncio.to_thread(self._compiler.learn_words)
-        began_s = time.monotonic()
-        work = self._threads.submit(self._compiler.check, grammar, param)
+        began_s, param = time.monotonic(), asked.param
+        work = self._threads.submit(self._compiler.check, asked.grammar, param)
         try:
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(work)), self._limit_s)
         except RequestError as error:

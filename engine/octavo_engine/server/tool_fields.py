@@ -22,7 +22,7 @@ class FunctionSpec(BaseModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    """Where a call is required its arguments follow the schema in any case."""
+    """The arguments follow the schema, in all; where a call is required they do in any case."""
 
 
 class Tool(BaseModel):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from octavo_engine.errors import RequestError
 from octavo_engine.parsers.reasoning import ReasoningFormat
 from octavo_engine.parsers.tool_format import ToolFormat
 from octavo_engine.structured.grammars import Grammar, json_grammar, lark_text
@@ -24,6 +25,17 @@ class Function:
     """JSON schema; None: any object."""
     param: str
     """The field of the request that holds it, for complaints."""
+    is_strict: bool = False
+    """A schema that cannot be followed in all is refused, not followed as far as it can be."""
+
+    @property
+    def arguments(self) -> Grammar:
+        """Raises `RequestError` for what is no schema of an object."""
+        schema = {"type": "object"} | (self.parameters or {})
+        if schema["type"] != "object":
+            message = f"{self.param} has the type {schema['type']!r:.80}, arguments are an 'object'"
+            raise RequestError(message, self.param)
+        return json_grammar(schema, self.param, lenient=not self.is_strict)
 
 
 def calls_grammar(
@@ -33,31 +45,35 @@ def calls_grammar(
     only_one: bool,
     special_ids: Mapping[str, int],
 ) -> Grammar:
-    """Of one or several calls. special_ids: the markers that are special tokens.
-
-    Schemas are followed as far as they can be token by token, so that arguments always parse.
-    """
-    parts, rules = {}, []
-    for idx, function in enumerate(functions):
-        schema = {"type": "object"} | (function.parameters or {})
-        parts[f"arguments_{idx}"] = json_grammar(schema, function.param, lenient=True)
-        before = (
-            f'{form.call_opening}{{"name": {json.dumps(function.name)}, "{form.arguments_key}": '
-        )
-        after = "}" + form.call_closing
-        rules.append(
-            f"call_{idx}: {_literals(before, special_ids)} @arguments_{idx} "
-            f"{_literals(after, special_ids)}"
-        )
+    """Of one or several calls. special_ids: the markers that are special tokens."""
     repeat = "" if only_one else f" (separator call){{0,{MAX_CALLS - 1}}}"
     lark = [
-        f"start: {_literals(form.opening, special_ids)} call{repeat} "
-        f"{_literals(form.closing, special_ids)}",
-        f"separator: {_literals(form.separator, special_ids)}" if not only_one else "",
-        "call: " + " | ".join(f"call_{idx}" for idx in range(len(functions))),
-        *rules,
+        f"start: {literals(form.opening, special_ids)} call{repeat} "
+        f"{literals(form.closing, special_ids)}",
+        f"separator: {literals(form.separator, special_ids)}" if not only_one else "",
+        *call_rules(form, functions, form.call_opening, special_ids),
     ]
-    return Grammar({"lark_grammar": "\n".join(lark)}, parts)
+    return Grammar({"lark_grammar": "\n".join(lark)}, argument_parts(functions))
+
+
+def argument_parts(functions: Sequence[Function]) -> dict[str, Grammar]:
+    """What `call_rules` refers to."""
+    return {f"arguments_{idx}": function.arguments for idx, function in enumerate(functions)}
+
+
+def call_rules(
+    form: ToolFormat, functions: Sequence[Function], opening: str, special_ids: Mapping[str, int]
+) -> list[str]:
+    """Of one call, `call`, as the object that names its function, behind `opening`."""
+    rules = ["call: " + " | ".join(f"call_{idx}" for idx in range(len(functions)))]
+    after = "}" + form.call_closing
+    for idx, function in enumerate(functions):
+        before = f'{opening}{{"name": {json.dumps(function.name)}, "{form.arguments_key}": '
+        rules.append(
+            f"call_{idx}: {literals(before, special_ids)} @arguments_{idx} "
+            f"{literals(after, special_ids)}"
+        )
+    return rules
 
 
 def either(first: Grammar, second: Grammar) -> Grammar:
@@ -69,12 +85,12 @@ def after_reasoning(
 ) -> Grammar:
     """The same behind reasoning of any text: the one that the prompt has opened, or one that the
     model opens itself or leaves out."""
-    end = _literals(form.end, special_ids)
+    end = literals(form.end, special_ids)
     if form.end in special_ids:
         rules = f"thought: text {end}\ntext: /(.|\\n)*/"
     else:
         rules = f"thought[suffix={end}]: /(.|\\n)*/"
-    start = _literals(form.start, special_ids)
+    start = literals(form.start, special_ids)
     opened = "thought" if is_open else f"({start} thought)?"
     return _joined(f"start: {opened} /\\n{{0,2}}/ @answer\n{rules}", answer=grammar)
 
@@ -88,7 +104,7 @@ def _joined(lark: str, **grammars: Grammar) -> Grammar:
     return Grammar({"lark_grammar": lark}, parts)
 
 
-def _literals(text: str, special_ids: Mapping[str, int]) -> str:
+def literals(text: str, special_ids: Mapping[str, int]) -> str:
     """A text as literals, its special tokens by id: as text they could not be written."""
     pieces = [text]
     if special_ids:
