@@ -85,7 +85,12 @@ def step_rows(model: str, num_ranks: int) -> Iterable[Row]:
         vllm, goal = MIXED[model]
         jobs = mixed(1000, 0)
         case = f"{model}, {num_ranks} ranks, mixed1000"
-        yield throughput_row(core, case, jobs, vllm, goal, of_prompt=False)
+        times.take()
+        whole = throughput_row(core, case, jobs, vllm, goal, of_prompt=False)
+        yield whole
+        steps, _ = times.take()
+        wall_ms = sum(job.num_new for job in jobs) / whole.value * 1e3
+        yield Row(f"{case}, device at work", 100 * sum(steps) / wall_ms, "% of time")
 
 
 def main() -> None:
