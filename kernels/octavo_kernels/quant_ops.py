@@ -7,13 +7,14 @@ scaled_linear    8-bit inputs with an 8-bit weight
 
 import torch
 
-from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
+from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput, RowNorm
 from octavo_kernels.packed_weight import MAX_TILES, PackedKind, PackedWeight, join_rows, pack_words
 
 __all__ = [
     "MAX_TILES",
     "PackedWeight",
     "can_be_fused",
+    "can_be_single_row",
     "can_hold",
     "fused_packed_linear",
     "join_rows",
@@ -21,6 +22,7 @@ __all__ = [
     "packed_linear",
     "quantize_tokens",
     "scaled_linear",
+    "single_row_packed_linear",
 ]
 
 STEP_INPUTS = 128
@@ -80,6 +82,40 @@ def fused_packed_linear(
     from octavo_kernels.gpu.hopper_packed import hopper_packed_linear
 
     return hopper_packed_linear(x, weight, bias, gated=gated, norm=norm, add=add)
+
+
+def can_be_single_row(weight: PackedWeight, dtype: torch.dtype) -> bool:
+    """Whether `single_row_packed_linear` takes this weight: int4 or fp8 with one scale a row or
+    one for a multiple of 128 inputs."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if not weight.has_row_scales and weight.group_size % STEP_INPUTS != 0:
+        return False
+    if weight.kind == "int4":
+        return weight.scale_rows == 1
+    return weight.kind == "fp8" and weight.zeros is None
+
+
+def single_row_packed_linear(
+    x: torch.Tensor,
+    weight: PackedWeight,
+    bias: torch.Tensor | None = None,
+    *,
+    gated: bool = False,
+    norm: RowNorm | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As `linear_ops.single_row_linear`, for a weight that `can_be_single_row`, of any width."""
+    if x.shape != (1, weight.width) or not can_be_single_row(weight, x.dtype):
+        raise ValueError(
+            f"single_row_packed_linear cannot multiply {tuple(x.shape)} {x.dtype} by "
+            f"{weight.kind} [{weight.num_rows}, {weight.width}] in groups of {weight.group_size}"
+        )
+    if x.is_cpu:
+        from octavo_kernels.reference.packed_linear import single_row_packed_linear as run
+    else:
+        from octavo_kernels.gpu.single_row_packed import single_row_packed_linear as run
+    return run(x, weight, bias, gated=gated, norm=norm, residual=residual)
 
 
 def quantize_tokens(

@@ -21,9 +21,10 @@ from octavo_kernels.linear_ops import (
     NormOutput,
     RowNorm,
     can_be_skinny,
+    single_row_linear,
     skinny_linear,
 )
-from octavo_kernels.quant_ops import fused_packed_linear
+from octavo_kernels.quant_ops import fused_packed_linear, single_row_packed_linear
 
 MIN_GATE_TILES = 100
 """Below, the gated product leaves most of the GPU's cores without a tile: cuBLAS is faster."""
@@ -66,8 +67,13 @@ def max_fused_tokens(blocks: list[FusedBlock]) -> int:
     return min([product.max_fused_tokens for product in packed] or [MAX_SKINNY_TOKENS])
 
 
-def are_dense(blocks: list[FusedBlock]) -> bool:
-    return all(isinstance(product, DenseLinear) for block in blocks for product in block.products)
+def take_single_rows(blocks: list[FusedBlock]) -> bool:
+    """Whether `multiply_one` takes all products."""
+    return all(
+        isinstance(product, DenseLinear) or product.single_row_weight() is not None
+        for block in blocks
+        for product in block.products
+    )
 
 
 def multiply(
@@ -89,6 +95,27 @@ def multiply(
     )
 
 
+def multiply_one(
+    layer: Fusable,
+    x: torch.Tensor,
+    *,
+    gated: bool = False,
+    norm: RowNorm | None = None,
+    residual: torch.Tensor | None = None,
+    overlaps: bool = False,
+) -> torch.Tensor:
+    """As `single_row_linear`; packed weights are always read while the kernel in front runs."""
+    if isinstance(layer, PackedLinear):
+        weight = layer.single_row_weight()
+        assert weight is not None
+        return single_row_packed_linear(
+            x, weight, layer.bias, gated=gated, norm=norm, residual=residual
+        )
+    return single_row_linear(
+        x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual, overlaps=overlaps
+    )
+
+
 def _fusable(block: Block) -> FusedBlock | None:
     norms = (block.before_attention, block.before_mlp)
     if block.after_attention is not None or block.after_mlp is not None:
@@ -106,11 +133,6 @@ def _fusable(block: Block) -> FusedBlock | None:
 
 def row_norm(norm: RMSNorm) -> RowNorm:
     return RowNorm(norm.weight, norm.weight_offset, norm.eps)
-
-
-def dense(product: Fusable) -> DenseLinear:
-    assert isinstance(product, DenseLinear)
-    return product
 
 
 def _skinny(layer: LinearLayer, *, gated: bool = False) -> Fusable | None:

@@ -8,12 +8,12 @@ import torch
 
 from octavo_engine.cuda.fusable import (
     FusedBlock,
-    are_dense,
-    dense,
     fusable_blocks,
     max_fused_tokens,
     multiply,
+    multiply_one,
     row_norm,
+    take_single_rows,
 )
 from octavo_engine.cuda.fused_shares import SharedFusedDecoder
 from octavo_engine.layers.context import LayerCache, StepContext
@@ -25,7 +25,6 @@ from octavo_kernels.linear_ops import (
     ROW_TILE,
     NormInput,
     NormOutput,
-    single_row_linear,
 )
 
 
@@ -38,7 +37,7 @@ class FusedDecoder:
         device = decoder.vocabulary.embedding.device
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
         self._num_parts = decoder.config.hidden_size // ROW_TILE
-        self._is_dense = are_dense(blocks)
+        self._takes_single_rows = take_single_rows(blocks)
         self.max_tokens = max_fused_tokens(blocks)
         # One for the norm before the attention, one for that before the feed-forward network.
         self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=device)
@@ -52,7 +51,7 @@ class FusedDecoder:
     ) -> None:
         """`Decoder.hidden_states` into out."""
         embed = self._decoder.vocabulary.embed_with_norm
-        if len(token_ids) == 1 and self._is_dense:
+        if len(token_ids) == 1 and self._takes_single_rows:
             residual, _ = embed(token_ids, None)
             residual = self._residual_of_one(residual, context, caches)
         else:
@@ -89,14 +88,13 @@ class FusedDecoder:
     ) -> torch.Tensor:
         """One token needs no preparation for the next norm: each program reads all of it."""
         for parts, cache in zip(self._blocks, caches, strict=True):
-            qkv, output, gate_up, down = (dense(product) for product in parts.products)
             norm = row_norm(parts.before_attention)
-            projected = single_row_linear(residual, qkv.weight, qkv.bias, norm=norm)
-            attended = parts.block.attention.attend(projected, context, cache)
-            residual = single_row_linear(attended, output.weight, output.bias, residual=residual)
+            qkv = multiply_one(parts.qkv, residual, norm=norm)
+            attended = parts.block.attention.attend(qkv, context, cache)
+            residual = multiply_one(parts.output, attended, residual=residual)
             norm = row_norm(parts.before_mlp)
-            inner = single_row_linear(residual, gate_up.weight, gate_up.bias, gated=True, norm=norm)
-            residual = single_row_linear(inner, down.weight, down.bias, residual=residual)
+            inner = multiply_one(parts.gate_up, residual, gated=True, norm=norm)
+            residual = multiply_one(parts.down, inner, residual=residual)
         return residual
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:

@@ -10,15 +10,15 @@ import torch
 from octavo_engine.cuda.fusable import (
     Fusable,
     FusedBlock,
-    are_dense,
-    dense,
     max_fused_tokens,
     multiply,
+    multiply_one,
     row_norm,
+    take_single_rows,
 )
 from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.models.decoder import Decoder
-from octavo_kernels.linear_ops import MAX_TILES, single_row_linear
+from octavo_kernels.linear_ops import MAX_TILES
 
 OVERLAPS_PRODUCTS = False
 """Whether a product of one token reads its weight while the sum before it waits for the others."""
@@ -32,7 +32,7 @@ class SharedFusedDecoder:
         self._blocks = blocks
         device = decoder.vocabulary.embedding.device
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
-        self._is_dense = are_dense(blocks)
+        self._takes_single_rows = take_single_rows(blocks)
         self.max_tokens = max_fused_tokens(blocks)
         self.overlaps_products = OVERLAPS_PRODUCTS
 
@@ -59,9 +59,6 @@ class SharedFusedDecoder:
         out.copy_(x)
 
     def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
-        if len(x) == 1 and self._is_dense:
-            one = dense(layer)
-            return single_row_linear(
-                x, one.weight, one.bias, gated=gated, overlaps=self.overlaps_products
-            )
+        if len(x) == 1 and self._takes_single_rows:
+            return multiply_one(layer, x, gated=gated, overlaps=self.overlaps_products)
         return multiply(layer, x, self._arrivals, gated=gated)

@@ -24,6 +24,7 @@ from octavo_kernels.quant_ops import (
     STEP_INPUTS,
     PackedWeight,
     can_be_fused,
+    can_be_single_row,
     can_hold,
     join_rows,
     packed_linear,
@@ -134,6 +135,12 @@ class PackedLinear:
             return None
         weight, order = self._weights[0]
         is_fit = order is None and can_be_fused(weight, self._build.dtype, gated=gated)
+        return weight if is_fit else None
+
+    def single_row_weight(self) -> PackedWeight | None:
+        """The whole weight, where `quant_ops.single_row_packed_linear` takes it."""
+        weight = self.fusable_weight(gated=False)
+        is_fit = weight is not None and can_be_single_row(weight, self._build.dtype)
         return weight if is_fit else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

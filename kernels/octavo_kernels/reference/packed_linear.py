@@ -12,10 +12,10 @@ from octavo_kernels.packed_weight import (
     spread_scale_rows,
     unpack_words,
 )
-from octavo_kernels.reference.skinny_linear import skinny_linear
+from octavo_kernels.reference.skinny_linear import single_row_linear, skinny_linear
 
 if TYPE_CHECKING:
-    from octavo_kernels.linear_ops import NormInput, NormOutput
+    from octavo_kernels.linear_ops import NormInput, NormOutput, RowNorm
 
 FP8_MAX = 448.0
 INT8_TOP = 127.5
@@ -50,6 +50,19 @@ def fused_packed_linear(
 ) -> torch.Tensor:
     plain = dequantize(weight).to(x.dtype)
     return skinny_linear(x, plain, bias, gated=gated, norm=norm, add=add)
+
+
+def single_row_packed_linear(
+    x: torch.Tensor,
+    weight: PackedWeight,
+    bias: torch.Tensor | None,
+    *,
+    gated: bool,
+    norm: "RowNorm | None",
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    plain = dequantize(weight).to(x.dtype)
+    return single_row_linear(x, plain, bias, gated=gated, norm=norm, residual=residual)
 
 
 def quantize_tokens(

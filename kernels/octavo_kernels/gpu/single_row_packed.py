@@ -1,0 +1,187 @@
+"""The product of one token with a packed weight: every program holds whole rows of words.
+
+As in `single_row` there is no matrix unit: words are loaded into registers before anything else,
+numbers are made of them by as few instructions as possible, and a group's sum is scaled, not each
+weight. Rows too long for the registers go in chunks, each loaded while the one before is used.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
+from octavo_kernels.gpu.single_row_words import (
+    ONE,
+    load_fp8,
+    load_int4,
+    multiply_fp8,
+    multiply_int4,
+)
+from octavo_kernels.linear_ops import RowNorm
+from octavo_kernels.packed_weight import PackedWeight
+
+STEP_BYTES = 128
+BYTES_OF_THREAD = 128
+
+
+@dataclass(frozen=True)
+class SingleRowConfig:
+    block_rows: int
+    """Outputs of a program."""
+    chunk: int
+    """Steps that are in registers at once, a power of two."""
+    num_warps: int
+    overlaps: bool
+    """Whether words are loaded while the kernel before still runs."""
+
+
+def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
+    """About 128 bytes of a chunk's words a thread, up to eight rows of the weight a program."""
+    chunk = min(triton.next_power_of_2(weight.num_steps), 16 if weight.kind == "int4" else 32)
+    num_warps = max(1, min(4, chunk // 4))
+    rows = max(2, min(8, BYTES_OF_THREAD * 32 * num_warps // (chunk * STEP_BYTES)))
+    return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=True)
+
+
+@triton.jit
+def _load(
+    words, scales, zeros, row, is_row, step, N: tl.constexpr, K: tl.constexpr, STEPS: tl.constexpr,
+    CHUNK: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr, HAS_GROUPS: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
+):  # fmt: skip
+    if IS_INT4:
+        return load_int4(words, scales, zeros, row, is_row, step, N, K, STEPS, CHUNK, GROUP,
+                         HAS_GROUPS, HAS_ZEROS)  # fmt: skip
+    else:
+        return load_fp8(words, scales, row, is_row, step, N, K, STEPS, CHUNK, GROUP, SCALE_ROWS,
+                        HAS_GROUPS)  # fmt: skip
+
+
+@triton.jit
+def _sums(
+    words, scales, zeros, x, gamma, gamma_offset, one, row, is_row, N: tl.constexpr,
+    K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    IS_INT4: tl.constexpr, HAS_NORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """(products of the rows before a row's scale, sum of the inputs' squares)."""
+    chunks: tl.constexpr = (STEPS + CHUNK - 1) // CHUNK
+    held = _load(words, scales, zeros, row, is_row, 0, N, K, STEPS, CHUNK, GROUP, SCALE_ROWS,
+                 HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
+    ahead = held
+    if chunks > 1:
+        ahead = _load(words, scales, zeros, row, is_row, CHUNK, N, K, STEPS, CHUNK, GROUP,
+                      SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
+    wait_for_previous(OVERLAP)
+    totals = tl.zeros((row.shape[0], CHUNK * 8), tl.float32)
+    squares = tl.zeros((CHUNK * 64,), tl.float32)
+    for i in tl.static_range(chunks):
+        if IS_INT4:
+            more, more_squares = multiply_int4(
+                held[0], held[1], held[2], held[3], held[4], x, gamma, gamma_offset, one,
+                i * CHUNK, K, CHUNK, HAS_ZEROS, HAS_NORM,
+            )  # fmt: skip
+        else:
+            more, more_squares = multiply_fp8(
+                held[0], held[1], x, gamma, gamma_offset, i * CHUNK, K, CHUNK, HAS_GROUPS,
+                HAS_NORM,
+            )  # fmt: skip
+        totals += more
+        squares += more_squares
+        held = ahead
+        if i + 2 < chunks:
+            ahead = _load(words, scales, zeros, row, is_row, (i + 2) * CHUNK, N, K, STEPS, CHUNK,
+                          GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
+    return tl.sum(totals, 1), tl.sum(squares) if HAS_NORM else 0.0
+
+
+@triton.jit
+def _single_row_packed_kernel(
+    x, words, scales, zeros, out, bias, gamma, residual, eps, gamma_offset, one,
+    N: tl.constexpr, K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr,
+    HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
+    GATED: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    parts: tl.constexpr = 2 if GATED else 1
+    idx = tl.arange(0, parts * BLOCK_N)
+    first = tl.program_id(0).to(tl.int64) * BLOCK_N
+    is_row = first + idx % BLOCK_N < N
+    # With a gate its rows first, then those of the other part.
+    row = first + idx % BLOCK_N + (idx // BLOCK_N) * N
+    result, square_sum = _sums(
+        words, scales, zeros, x, gamma, gamma_offset, one, row, is_row, parts * N, K, STEPS, CHUNK,
+        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OVERLAP,
+    )  # fmt: skip
+    if not HAS_GROUPS:
+        result *= tl.load(scales + row // SCALE_ROWS, mask=is_row, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        result *= tl.rsqrt(square_sum / K + eps)
+    if HAS_BIAS:
+        result += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
+    narrow: tl.constexpr = out.dtype.element_ty
+    at = first + tl.arange(0, BLOCK_N)
+    if GATED:
+        gate, up = tl.split(tl.trans(result.to(narrow).to(tl.float32).reshape(2, BLOCK_N)))
+        result = gate / (1.0 + tl.exp(-gate)) * up
+    if ADDS:
+        added = tl.load(residual + at, mask=at < N, other=0.0).to(tl.float32)
+        result = result.to(narrow).to(tl.float32) + added
+    tl.store(out + at, result.to(narrow), mask=at < N)
+
+
+def single_row_packed_linear(
+    x: torch.Tensor,
+    weight: PackedWeight,
+    bias: torch.Tensor | None,
+    *,
+    gated: bool,
+    norm: RowNorm | None,
+    residual: torch.Tensor | None,
+    config: SingleRowConfig | None = None,
+) -> torch.Tensor:
+    """As `quant_ops.single_row_packed_linear`."""
+    if config is None:
+        config = single_row_config(weight, gated=gated)
+    num_rows = weight.num_rows // 2 if gated else weight.num_rows
+    out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device)
+    _single_row_packed_kernel[(triton.cdiv(num_rows, config.block_rows),)](
+        x,
+        weight.words.view(torch.int32) if weight.kind == "int4" else weight.bytes_matrix(),
+        weight.scales,
+        weight.scales if weight.zeros is None else weight.zeros,
+        out,
+        out if bias is None else bias,
+        out if norm is None else norm.gamma,
+        out if residual is None else residual,
+        0.0 if norm is None else norm.eps,
+        0.0 if norm is None else norm.gamma_offset,
+        ONE,
+        N=num_rows,
+        CHUNK=config.chunk,
+        BLOCK_N=config.block_rows,
+        GATED=gated,
+        HAS_NORM=norm is not None,
+        HAS_BIAS=bias is not None,
+        ADDS=residual is not None,
+        num_warps=config.num_warps,
+        **_constants(weight),
+        **(overlap_options(x.device) if config.overlaps else {"OVERLAP": False}),
+    )
+    return out
+
+
+def _constants(weight: PackedWeight) -> dict[str, Any]:
+    return {
+        "K": weight.width,
+        "STEPS": weight.num_steps,
+        "GROUP": min(weight.group_size, weight.padded_width),
+        "SCALE_ROWS": weight.scale_rows,
+        "HAS_GROUPS": not weight.has_row_scales,
+        "HAS_ZEROS": weight.zeros is not None,
+        "IS_INT4": weight.kind == "int4",
+    }
