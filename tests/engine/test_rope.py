@@ -9,7 +9,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from octavo_engine.errors import CheckpointError
-from octavo_engine.rope import cos_sin, extended_context_len, inverse_frequencies, parse_rope
+from octavo_engine.rope import extended_context_len, parse_rope
+from octavo_engine.rope_frequencies import cos_sin, inverse_frequencies
 from octavo_engine.runner.rope_tables import RopeTables
 
 HEAD_DIM = 64

@@ -21,6 +21,7 @@ from octavo_engine.batch import Runner, WatchedRunner
 from octavo_engine.config import EngineConfig, SchedulerSettings
 from octavo_engine.core.engine import EngineCore
 from octavo_engine.core.receivers import QueueLimits, Receivers, last_deltas
+from octavo_engine.core.start import start_runner
 from octavo_engine.core.streams import DeltaStream, Mailbox
 from octavo_engine.logs import LogFormat
 from octavo_engine.messages import (
@@ -83,7 +84,7 @@ def build_engine(
     compiler: for structured output, when the caller has one to share. log_format: of the ranks that
     are started.
     """
-    runner = _build_runner(config, compiler, report, log_format)
+    runner = start_runner(config, compiler, report, log_format)
     settle_process()
     try:
         return InProcessEngine(runner, config.scheduler, prefix_caching=config.cache.prefix_caching)
@@ -98,21 +99,6 @@ def settle_process() -> None:
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-
-
-def _build_runner(
-    config: EngineConfig,
-    compiler: "GrammarCompiler | None",
-    report: Report,
-    log_format: LogFormat,
-) -> Runner:
-    if config.parallel.tensor_parallel_size > 1:
-        from octavo_engine.parallel.driver import build_parallel_runner
-
-        return build_parallel_runner(config, compiler, report, log_format)
-    from octavo_engine.runner.build import build_runner
-
-    return build_runner(config, compiler, report)
 
 
 class InProcessEngine:

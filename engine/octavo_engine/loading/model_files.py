@@ -16,6 +16,7 @@ from octavo_engine.batch import KVGroup
 from octavo_engine.config import LoadFormat
 from octavo_engine.errors import CheckpointError
 from octavo_engine.layers.linear import Build
+from octavo_engine.loading.config_ahead import ConfigReading
 from octavo_engine.loading.config_cache import config_cache
 from octavo_engine.loading.config_file import (
     check_family_entries,
@@ -77,18 +78,24 @@ class ModelFiles:
         names = filter(is_kv_scale, self.source.infos())
         return kv_scales(self.read(names), num_kv_heads, heads, device)
 
-    def model_config(self) -> ModelConfig:
-        """Raises CheckpointError for entries that the layers of the table do not know."""
+    def model_config(self, reading: ConfigReading | None = None) -> ModelConfig:
+        """reading: what another process makes of the same config. Raises CheckpointError for
+        entries that the layers of the table do not know."""
         check_known_entries(self.raw_config, self.name)
         cache = config_cache()
         config = cache.find(self.raw_config)
         if config is None:
-            check_family_entries(self.raw_config, self.hf_config, self.name)
-            config = build_model_config(self.hf_config)
+            config = self._read_config(reading)
             cache.keep(self.raw_config, config)
         if config.has_packed_gate_up and has_split_gate_up(self.source.infos()):
             return replace(config, has_packed_gate_up=False)
         return config
+
+    def _read_config(self, reading: ConfigReading | None) -> ModelConfig:
+        if reading is not None and (config := reading.config_of(self.raw_config)) is not None:
+            return config
+        check_family_entries(self.raw_config, self.hf_config, self.name)
+        return build_model_config(self.hf_config)
 
 
 def open_model(path: str, load_format: LoadFormat = "auto") -> ModelFiles:

@@ -16,6 +16,7 @@ import torch
 from octavo_engine.batch import Runner
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigError
+from octavo_engine.loading.config_ahead import ConfigReading
 from octavo_engine.loading.model_files import open_model
 from octavo_engine.logs import LogFormat
 from octavo_engine.parallel import wire
@@ -43,9 +44,11 @@ def build_parallel_runner(
     compiler: "GrammarCompiler | None",
     report: Report,
     log_format: LogFormat,
+    reading: ConfigReading | None = None,
 ) -> ParallelRunner:
-    """Raises ConfigError for sizes that cannot work before anything is started, later what went
-    wrong on any rank; then no process is left behind."""
+    """reading: of the model's config, by another process. Raises ConfigError for sizes that cannot
+    work before anything is started, later what went wrong on any rank; then no process is left
+    behind."""
     num_ranks = config.parallel.tensor_parallel_size
     launched = setup_from_launcher(os.environ)
     setup = launched or setup_on_this_host(0, num_ranks)
@@ -55,7 +58,7 @@ def build_parallel_runner(
             f"RANK {setup.rank} of WORLD_SIZE {setup.size}"
         )
     device = choose_device(config.model.device)
-    _refuse_before_start(config, device, is_one_host=launched is None)
+    _refuse_before_start(config, device, reading, is_one_host=launched is None)
     server = open_store(setup)
     store = own_entries(server, setup)
     crew = Crew(setup, store, config.parallel.rank_timeout_s)
@@ -74,14 +77,20 @@ def build_parallel_runner(
     return ParallelRunner(local, crew, group, lambda: torch.set_num_threads(num_threads))
 
 
-def _refuse_before_start(config: EngineConfig, device: torch.device, *, is_one_host: bool) -> None:
+def _refuse_before_start(
+    config: EngineConfig,
+    device: torch.device,
+    reading: ConfigReading | None,
+    *,
+    is_one_host: bool,
+) -> None:
     num_ranks = config.parallel.tensor_parallel_size
     if config.parallel.rank_timeout_s <= 0:
         raise ConfigError(f"rank_timeout_s {config.parallel.rank_timeout_s} is not positive")
     files = open_model(config.model.path, config.model.load_format)
     if not files.is_in_table:
         refuse_shared_fallback(files, num_ranks)
-    refuse_impossible(files.model_config(), num_ranks)
+    refuse_impossible(files.model_config(reading), num_ranks)
     if device.type == "cuda" and is_one_host and torch.cuda.device_count() < num_ranks:
         raise ConfigError(
             f"tensor_parallel_size {num_ranks} needs as many GPUs, {torch.cuda.device_count()} "

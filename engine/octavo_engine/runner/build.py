@@ -10,6 +10,7 @@ from octavo_engine.batch import KVGroup, Runner
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.layers.linear import Build
+from octavo_engine.loading.config_ahead import ConfigReading
 from octavo_engine.loading.model_files import ModelFiles, load_decoder, open_model
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, kv_groups, original_context_len, restart_len
@@ -63,13 +64,14 @@ def build_runner(
     *,
     group: Group | None = None,
     device: torch.device | None = None,
+    reading: ConfigReading | None = None,
 ) -> Runner:
     """Loads the model, or a rank's share of it, and takes the memory for its pages.
 
     compiler: the one for structured output that the caller shares; else the runner has its own.
     group, device: the ranks that build their runners at the same time, and this one's device; None:
-    this is the only rank. Raises ConfigError for settings that cannot work, CheckpointError for a
-    broken model.
+    this is the only rank. reading: of the model's config, by another process. Raises ConfigError
+    for settings that cannot work, CheckpointError for a broken model.
     """
     group = group or SoloGroup()
     _refuse_other_size(config, group)
@@ -81,7 +83,7 @@ def build_runner(
         refuse_shared_fallback(files, group.size)
         fallback = _load_fallback(config, files, scheme, device)
         return _eager_runner(config, fallback, compiler, device)
-    model_config = files.model_config()
+    model_config = files.model_config(reading)
     refuse_impossible(model_config, group.size)
     # A GGUF file is already rounded far below bfloat16: computing in float32 would gain nothing.
     checkpoint_dtype = "bfloat16" if files.is_gguf else model_config.checkpoint_dtype

@@ -9,7 +9,8 @@ computed anew by the scheduler (`EngineInfo.restart_len`), with the rotation of 
 import torch
 
 from octavo_engine.layers.context import RopeStep
-from octavo_engine.rope import RopeConfig, cos_sin
+from octavo_engine.rope import RopeConfig
+from octavo_engine.rope_frequencies import cos_sin
 
 
 class RopeTables:

@@ -1,0 +1,41 @@
+"""What a start on a GPU prepares beside the import of torch."""
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from octavo_engine.core.ahead import make_context
+
+
+class Driver:
+    """Notes its calls; the one that is named fails."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.calls: list[str] = []
+        self._failing = failing
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: object) -> int:
+            self.calls.append(name)
+            return 100 if name == self._failing else 0
+
+        return call
+
+
+def as_library(driver: Driver) -> ctypes.CDLL:
+    return driver  # type: ignore[return-value]  # has the functions that are called
+
+
+def test_the_first_gpu_gets_its_context() -> None:
+    driver = Driver()
+    make_context(as_library(driver))
+    assert driver.calls == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+
+
+@pytest.mark.parametrize("call", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"])
+def test_a_driver_that_refuses_is_asked_no_more(call: str) -> None:
+    driver = Driver(failing=call)
+    with pytest.raises(RuntimeError, match=f"{call} failed with 100"):
+        make_context(as_library(driver))
+    assert driver.calls[-1] == call
