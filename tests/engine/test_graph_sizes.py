@@ -28,3 +28,14 @@ def test_touching_launches_the_smallest_size_or_all_that_differ() -> None:
     assert launched == [1]
     function.touch()
     assert launched[1:] == [1, 2, 4, 8, 16, 24, 32, 40, 64]
+
+
+def test_a_rehearsal_warms_in_place_of_the_function() -> None:
+    ran: list[int] = []
+    rehearsed: list[int] = []
+    function = CapturedFunction(ran.append, [1, 2, 4], rehearsed.append)
+    function.touch()
+    function.warm(num_sizes=2)
+    assert (ran, rehearsed) == ([], [1, 2, 4, 4, 2])
+    function.run(4)
+    assert ran == [4]

@@ -15,4 +15,4 @@ def test_each_kernel_and_its_launcher_is_made_once_and_found_the_next_time(tmp_p
         for _ in range(2)
     ]
     launchers = ["_rms_norm_kernel", "_rms_norm_kernel"]
-    assert counted == [[0, 2, [4, 256], launchers], [2, 0, [4, 256], launchers]]
+    assert counted == [[1, 0, 2, [4, 256], launchers], [0, 2, 0, [4, 256], launchers]]

@@ -12,8 +12,14 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.fused_decoder import FusedPass, fuse
-from octavo_engine.cuda.memory import capture_all, compile_kernels, measure_budget
+from octavo_engine.cuda.memory import (
+    capture_all,
+    collector_at_rest,
+    compile_kernels,
+    measure_budget,
+)
 from octavo_engine.cuda.mixed import MixedForward
+from octavo_engine.cuda.rehearsal import Rehearsal, rehearsal_of
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
@@ -62,6 +68,13 @@ def build_cuda_runner(
     report: Report = silent,
 ) -> CudaRunner:
     """Raises ConfigError when the memory does not hold what the settings ask for."""
+    with collector_at_rest():
+        return _build(config, loaded, device, report)
+
+
+def _build(
+    config: EngineConfig, loaded: LoadedModel, device: torch.device, report: Report
+) -> CudaRunner:
     started_s = perf_counter()
     report("memory", 0.0)
     weights_bytes = torch.cuda.memory_allocated(device)
@@ -144,6 +157,10 @@ class RunnerParts:
         self.fused: FusedPass | None = None
         if isinstance(model, Decoder) and device.type == "cuda":
             self.fused = fuse(model)
+        # Ranks take turns at what their sums go by: each pass has to have as many as the others.
+        self._rehearsal: Rehearsal | None = None
+        if isinstance(model, Decoder) and loaded.group.size == 1:
+            self._rehearsal = rehearsal_of(model, is_fused=self.fused is not None)
         # Experts that stay quantised and rotations that follow a sequence's length read back.
         reads_back = isinstance(model, Decoder) and model.reads_back
         self.has_static_decode = not reads_back and not self._ropes.needs_seq_lens
@@ -161,6 +178,7 @@ class RunnerParts:
             hidden_size=self._loaded.config.hidden_size,
             dtype=self._loaded.shape.dtype,
             device=self._device,
+            rehearsal=self._rehearsal,
         )
 
     def runner(self, sizes: Sizes) -> CudaRunner:
@@ -200,6 +218,7 @@ class RunnerParts:
             buffers=self._buffers,
             ropes=self._ropes,
             fused=self.fused,
+            rehearsal=self._rehearsal,
             mixed=self._mixed(cache, shapes),
             has_static_decode=self.has_static_decode,
             device=self._device,

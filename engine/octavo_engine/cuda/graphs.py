@@ -35,21 +35,28 @@ def _power(size: int) -> int:
 
 
 class CapturedFunction:
-    def __init__(self, function: Callable[[int], None], sizes: list[int]) -> None:
+    def __init__(
+        self,
+        function: Callable[[int], None],
+        sizes: list[int],
+        rehearsal: Callable[[int], None] | None = None,
+    ) -> None:
+        """rehearsal: launches every kernel of the function and takes less time; None: itself."""
         self._function = function
+        self._rehearsal = rehearsal or function
         self._sizes = sizes
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def warm(self, num_sizes: int | None = None) -> None:
-        """Runs the largest num_sizes sizes (None: all) once: kernels are compiled and libraries
-        loaded outside a capture."""
+        """Rehearses the largest num_sizes sizes (None: all) once: kernels are compiled and
+        libraries loaded outside a capture."""
         for size in self._largest_first(num_sizes):
-            self._function(size)
+            self._rehearsal(size)
 
     def touch(self, *, only_smallest: bool = False) -> None:
         """Launches every kernel that the sizes compile, for `compile_only`."""
         for size in self._sizes[:1] if only_smallest else ends_of_powers(self._sizes):
-            self._function(size)
+            self._rehearsal(size)
 
     def capture(self, pool: Any, num_sizes: int | None = None) -> None:
         """Captures the same sizes on the current stream, which is not the default one."""

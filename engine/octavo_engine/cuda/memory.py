@@ -6,6 +6,8 @@ once, so that pages take what is really left. Knows the runner only by what it c
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -120,6 +122,22 @@ def _trial_capture_bytes(probe: CudaRunner, device: torch.device) -> int:
     return max(0, taken_bytes)
 
 
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """For the memory's measuring, which collects by itself, and for captures: what lives before is
+    not walked again, 0.2 s each time, and nothing is walked in the middle of a capture."""
+    gc.collect()
+    gc.freeze()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
 def _release_cached() -> None:
     gc.collect()
     torch.cuda.empty_cache()
@@ -132,14 +150,13 @@ def compile_kernels(probe: CudaRunner, device: torch.device, group: Group) -> No
     have them all: ranks do the same, since what they launch waits for the others."""
     from octavo_kernels.gpu.compile_only import compile_only
 
-    num_threads = os.cpu_count() or 1
     functions = probe.captured_functions()
     probe.stage_padding()
-    with compile_only(num_threads) as smallest:
+    with compile_only(os.cpu_count() or 1) as smallest:
         for function in functions:
             function.touch(only_smallest=True)
-    if group.smallest(-smallest.num_compiled):
-        with compile_only(num_threads):
+        # The first that is new ends the wait: the others compile beside those that follow.
+        if group.smallest(-smallest.wait_for_new()):
             for function in functions:
                 function.touch()
             probe.touch_uncaptured()

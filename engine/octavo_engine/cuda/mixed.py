@@ -14,6 +14,7 @@ import torch
 
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.graphs import CapturedFunction
+from octavo_engine.cuda.rehearsal import Rehearsal
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
 from octavo_engine.runner.inputs import StepInputs
@@ -53,9 +54,11 @@ class MixedForward:
         hidden_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
         self._model = model
         self._caches = caches
+        self._rehearsal = rehearsal
         self._ropes = ropes
         self._shapes = shapes
         self._max_num_rows = max_num_rows
@@ -81,7 +84,9 @@ class MixedForward:
             for size in SIZES
         }
         self._hidden = zeros(dtype, MAX_TOKENS, hidden_size)
-        self.captured = CapturedFunction(self._run, SIZES)
+        self.captured = CapturedFunction(
+            self._run, SIZES, None if rehearsal is None else self._rehearse
+        )
 
     def stage_padding(self) -> None:
         """Afterwards a run touches no page but the null page."""
@@ -130,9 +135,16 @@ class MixedForward:
 
     def _run(self, size: int) -> None:
         """Captured: everything it reads was staged."""
+        self._compute(size, self._model, self._caches)
+
+    def _rehearse(self, size: int) -> None:
+        assert self._rehearsal is not None
+        self._compute(size, self._rehearsal.model, self._rehearsal.caches(self._caches))
+
+    def _compute(self, size: int, model: Model, caches: list[LayerCache]) -> None:
         groups = tuple(self._group_step(idx, size) for idx in range(len(self._groups)))
         context = StepContext(groups=groups, ropes=self._ropes.step(self._positions[:size], None))
-        hidden = self._model.hidden_states(self._token_ids[:size], context, self._caches)
+        hidden = model.hidden_states(self._token_ids[:size], context, caches)
         self._hidden[:size].copy_(hidden)
 
     def _group_step(self, group_idx: int, size: int) -> GroupStep:

@@ -17,6 +17,7 @@ from octavo_engine.cuda.graphs import CapturedFunction, ends_of_powers, graph_si
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
 from octavo_engine.cuda.mixed import MixedForward
+from octavo_engine.cuda.rehearsal import Rehearsal
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.transfer import Mark, download
 from octavo_engine.layers.context import StepContext
@@ -46,6 +47,7 @@ class CudaRunner:
         buffers: StepBuffers,
         ropes: RopeTables,
         fused: FusedPass | None,
+        rehearsal: Rehearsal | None,
         mixed: MixedForward | None,
         has_static_decode: bool,
         device: torch.device,
@@ -54,8 +56,8 @@ class CudaRunner:
     ) -> None:
         """has_static_decode: the model's decode step reads nothing back from the device and is
         the same kernels whatever the rows hold. fused: the model for decode steps of few rows.
-        mixed: captured steps with prompts in them, where they are wanted. compiler: for structured
-        output. group: the ranks that share the model."""
+        rehearsal: of decode steps. mixed: captured steps with prompts in them, where they are
+        wanted. compiler: for structured output. group: the ranks that share the model."""
         self._group = group or SoloGroup()
         self._model = model
         self._info = info
@@ -80,7 +82,13 @@ class CudaRunner:
         sizes = graph_sizes(info.max_num_seqs)
         self._has_static_decode = has_static_decode
         forward = DecodeForward(model, cache.layers, table, buffers, ropes, shapes, fused)
-        self._decode = CapturedFunction(forward.run, sizes)
+        rehearse = None
+        if rehearsal is not None:
+            few = rehearsal.caches(cache.layers)
+            rehearse = DecodeForward(
+                rehearsal.model, few, table, buffers, ropes, shapes, rehearsal.fused
+            ).run
+        self._decode = CapturedFunction(forward.run, sizes, rehearse)
         self._sample_greedy = CapturedFunction(self._tail.run_greedy, sizes)
         self._sample_drawing = CapturedFunction(self._tail.run_drawing, sizes)
         self._drawing_rows: set[int] = set()

@@ -1,9 +1,9 @@
 """Compiles the kernels of some code side by side, without running them."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import triton
@@ -19,11 +19,26 @@ class Compilations:
     num_found: int = 0
     """Kernels that were in the cache."""
     num_compiled: int = 0
+    jobs: list[Future[Any]] = field(default_factory=list)
+    """Of either kind."""
+
+    def wait_for_new(self) -> int:
+        """How many of what was launched so far are compiled: at least one, unless all were found,
+        which is known when all have been looked for."""
+        pending = set(self.jobs)
+        while pending and not self.num_compiled:
+            _, pending = wait(pending, return_when=FIRST_COMPLETED)
+        return self.num_compiled
 
 
 class _Compilers(ThreadPoolExecutor):
     """Make a kernel's launcher too: some versions of Triton have the C compiler build one for each
     signature, at the first launch and one after the other, which took 5 s of a cold start."""
+
+    def __init__(self, num_threads: int, jobs: list[Future[Any]]) -> None:
+        """jobs: where to note what is submitted."""
+        super().__init__(num_threads)
+        self._jobs = jobs
 
     # Whatever Triton submits is a compilation.
     def submit(self, job: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]  # narrower
@@ -33,7 +48,9 @@ class _Compilers(ThreadPoolExecutor):
             driver.active.launcher_cls(kernel.src, kernel.metadata)
             return kernel
 
-        return super().submit(compile_with_launcher)
+        submitted = super().submit(compile_with_launcher)
+        self._jobs.append(submitted)
+        return submitted
 
 
 @contextmanager
@@ -58,7 +75,7 @@ def compile_only(num_threads: int) -> Iterator[Compilations]:
     JITFunction.run = compile_launch
     knobs.compilation.listener = count
     try:
-        with _Compilers(num_threads) as threads, triton.AsyncCompileMode(threads):
+        with _Compilers(num_threads, counts.jobs) as threads, triton.AsyncCompileMode(threads):
             yield counts
     finally:
         JITFunction.run = launch
