@@ -38,6 +38,7 @@ def _single_row_kernel(
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
     OVERLAP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_K)
@@ -59,6 +60,9 @@ def _single_row_kernel(
     wait_for_previous(OVERLAP)
     narrow: tl.constexpr = out.dtype.element_ty
     token = tl.load(x + column, mask=in_row, other=0.0).to(tl.float32)
+    if ADDS and EARLY:
+        # Asked for here, it is there when the sums are.
+        added = tl.load(residual + row, mask=row < N, other=0.0)
     if HAS_NORM:
         # The factor comes after the product: the two sums then do not wait for each other.
         factor = tl.rsqrt(tl.sum(token * token, 0) / K + eps)
@@ -76,9 +80,10 @@ def _single_row_kernel(
             up += tl.load(bias + N + row, mask=row < N, other=0.0).to(tl.float32)
         gate = result.to(narrow).to(tl.float32)
         result = gate / (1.0 + tl.exp(-gate)) * up.to(narrow).to(tl.float32)
+    if ADDS and not EARLY:
+        added = tl.load(residual + row, mask=row < N, other=0.0)
     if ADDS:
-        added = tl.load(residual + row, mask=row < N, other=0.0).to(tl.float32)
-        result = result.to(narrow).to(tl.float32) + added
+        result = result.to(narrow).to(tl.float32) + added.to(tl.float32)
     tl.store(out + row, result.to(narrow), mask=row < N)
 
 
@@ -91,6 +96,7 @@ def single_row_linear(
     norm: RowNorm | None,
     residual: torch.Tensor | None,
     overlaps: bool = False,
+    early: bool = True,
 ) -> torch.Tensor:
     """As `linear_ops.single_row_linear`."""
     width = x.shape[1]
@@ -117,6 +123,7 @@ def single_row_linear(
         HAS_NORM=norm is not None,
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
+        EARLY=early,
         num_warps=4,
         **(overlap_options(x.device) if overlaps else {"OVERLAP": False}),
     )

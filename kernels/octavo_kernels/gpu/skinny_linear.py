@@ -109,14 +109,26 @@ def _add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N: tl.constexpr, BLOC
 
 
 @triton.jit
-def _token_factors(squares, num_parts, eps, K: tl.constexpr, BLOCK_M: tl.constexpr,
-                   PARTS: tl.constexpr, STRIDE: tl.constexpr):  # fmt: skip
-    """1 / root mean square of each token, [BLOCK_M]; squares[parts, STRIDE] are partial sums."""
-    part = tl.arange(0, PARTS)
+def _load_surroundings(squares, residual, gamma, tile, num_tokens, num_parts, N: tl.constexpr,
+                       BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, PARTS: tl.constexpr,
+                       STRIDE: tl.constexpr, HAS_NORM: tl.constexpr,
+                       ADDS: tl.constexpr):  # fmt: skip
+    """(squares[parts, tokens], residual[tokens, rows], gamma[rows]) of the tile, where given."""
+    row = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.arange(0, BLOCK_M)
-    at = part[:, None] * STRIDE + token[None, :]
-    sums = tl.load(squares + at, mask=(part < num_parts)[:, None], other=0.0)
-    return tl.rsqrt(tl.sum(sums, 0) / K + eps)
+    sums = tl.zeros((1,), tl.float32)
+    added = sums
+    weight = sums
+    if HAS_NORM:
+        part = tl.arange(0, PARTS)
+        at = part[:, None] * STRIDE + token[None, :]
+        sums = tl.load(squares + at, mask=(part < num_parts)[:, None], other=0.0)
+    if ADDS:
+        at = token.to(tl.int64)[:, None] * N + row[None, :]
+        inside = (token < num_tokens)[:, None] & (row < N)[None, :]
+        added = tl.load(residual + at, mask=inside, other=0.0)
+        weight = tl.load(gamma + row)
+    return sums, added, weight
 
 
 @triton.jit
@@ -126,32 +138,31 @@ def _finish(
     tile,
     out,
     bias,
-    residual,
     scaled,
-    gamma,
-    squares_in,
     squares_out,
+    sums,
+    added,
+    weight,
     num_tokens,
-    num_parts,
     eps,
     gamma_offset,
     N: tl.constexpr,
     K: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    PARTS: tl.constexpr,
     STRIDE: tl.constexpr,
     GATED: tl.constexpr,
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """acc, up [BLOCK_N, BLOCK_M] float32 -> what is stored of this tile."""
+    """acc, up [BLOCK_N, BLOCK_M] float32 -> what is stored of this tile. sums, added, weight:
+    `_load_surroundings`."""
     row = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     token = tl.arange(0, BLOCK_M)
     narrow: tl.constexpr = out.dtype.element_ty
     if HAS_NORM:
-        factor = _token_factors(squares_in, num_parts, eps, K, BLOCK_M, PARTS, STRIDE)
+        factor = tl.rsqrt(tl.sum(sums, 0) / K + eps)
         acc *= factor[None, :]
         if GATED:
             up *= factor[None, :]
@@ -167,12 +178,11 @@ def _finish(
     at = token.to(tl.int64)[:, None] * N + row[None, :]
     inside = (token < num_tokens)[:, None] & (row < N)[None, :]
     if ADDS:
-        added = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-        total = (result.to(narrow).to(tl.float32) + added).to(narrow)
+        total = (result.to(narrow).to(tl.float32) + added.to(tl.float32)).to(narrow)
         tl.store(out + at, total, mask=inside)
         wide = total.to(tl.float32)
-        weight = tl.load(gamma + row).to(tl.float32) + gamma_offset
-        tl.store(scaled + at, (wide * weight[None, :]).to(narrow), mask=inside)
+        scale = weight.to(tl.float32) + gamma_offset
+        tl.store(scaled + at, (wide * scale[None, :]).to(narrow), mask=inside)
         tl.store(squares_out + tile * STRIDE + token, tl.sum(wide * wide, 1))
     else:
         tl.store(out + at, result.to(narrow), mask=inside)
@@ -210,9 +220,16 @@ def _skinny_kernel(
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
     USE_TMA: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     tile = tl.program_id(0)
     piece = tl.program_id(1)
+    if EARLY:
+        # Asked for here, the product hides their way from memory; needed at its end.
+        sums, added, weight = _load_surroundings(
+            squares_in, residual, gamma, tile, num_tokens, num_parts, N, BLOCK_N, BLOCK_M, PARTS,
+            STRIDE, HAS_NORM, ADDS,
+        )  # fmt: skip
     first_row = tile * BLOCK_N
     begin = piece * (K // SPLIT_K)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
@@ -231,10 +248,14 @@ def _skinny_kernel(
     if SPLIT_K > 1:
         acc, is_mine = _add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N, BLOCK_M, SPLIT_K)
     if is_mine:
+        if not EARLY:
+            sums, added, weight = _load_surroundings(
+                squares_in, residual, gamma, tile, num_tokens, num_parts, N, BLOCK_N, BLOCK_M,
+                PARTS, STRIDE, HAS_NORM, ADDS,
+            )  # fmt: skip
         _finish(
-            acc, up, tile, out, bias, residual, scaled, gamma, squares_in, squares_out,
-            num_tokens, num_parts, eps, gamma_offset, N, K, BLOCK_N, BLOCK_M, PARTS, STRIDE,
-            GATED, HAS_NORM, HAS_BIAS, ADDS,
+            acc, up, tile, out, bias, scaled, squares_out, sums, added, weight, num_tokens, eps,
+            gamma_offset, N, K, BLOCK_N, BLOCK_M, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS,
         )  # fmt: skip
 
 
@@ -249,6 +270,7 @@ def skinny_linear(
     arrivals: torch.Tensor | None,
     use_tma: bool | None = None,
     config: SkinnyConfig | None = None,
+    early: bool = True,
 ) -> torch.Tensor:
     """As `linear_ops.skinny_linear`; use_tma None: where the GPU has it. arrivals may be None and
     rows may end within a tile where the config, if given, splits no rows."""
@@ -295,6 +317,7 @@ def skinny_linear(
         HAS_BIAS=bias is not None,
         ADDS=add is not None,
         USE_TMA=use_tma,
+        EARLY=early,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
     )
