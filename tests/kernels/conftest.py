@@ -4,6 +4,8 @@ The interpreter must be chosen before triton is imported, so this file decides w
 bfloat16 is proven on a GPU alone: the interpreter computes its dot products wrongly.
 """
 
+import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -20,10 +22,34 @@ if not ON_GPU:
         )
     os.environ["TRITON_INTERPRET"] = "1"
 
+
+def quicken_interpreter() -> None:
+    """At each call of a function within a kernel the interpreter looks through the whole of
+    triton.language for what it has to replace, which takes longer than most functions. Which names
+    those are never changes."""
+    from triton.language.core import is_builtin
+    from triton.runtime import interpreter
+
+    @functools.cache
+    def names_of(namespace: object) -> list[str]:
+        return [name for name, member in inspect.getmembers(namespace) if is_builtin(member)]
+
+    def patch_builtin(namespace: object, *rest: object) -> None:
+        for name in names_of(namespace):
+            member = getattr(namespace, name)
+            if is_builtin(member):  # not replaced yet
+                interpreter._patch_attr(namespace, name, member, *rest)
+
+    interpreter._patch_builtin = patch_builtin
+
+
+if not ON_GPU:
+    quicken_interpreter()
+
 DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if ON_GPU else [])
 
-# Relative RMS error that rounding the output once, plus a different order of sums, stays below.
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}
+# Relative RMS error of one rounding, 1.66e-3 in bfloat16, and a different order of sums.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2.5e-4, torch.bfloat16: 2e-3}
 
 
 @pytest.fixture(params=DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -65,13 +91,15 @@ def assert_close() -> Callable[..., None]:
     def check(
         actual: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, factor: float = 1.0
     ) -> None:
-        """`exact` is the float32 (or wider) result before rounding to `dtype`."""
+        """`exact` is the float32 (or wider) result before rounding to `dtype`; factor: for more
+        roundings than that one."""
         assert actual.shape == exact.shape
         assert actual.dtype == dtype
         assert torch.isfinite(actual).all()
         exact = exact.double()
         error = ((actual.double() - exact).norm() / exact.norm()).item()
-        limit = TOLERANCE[dtype] * factor
+        # Few numbers may be unlucky in their roundings.
+        limit = TOLERANCE[dtype] * factor * (1 + 2 * exact.numel() ** -0.5)
         assert error < limit, f"relative RMS error {error:.2e}, allowed {limit:.2e}"
 
     return check

@@ -18,6 +18,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 
+FACTOR = 1.5
+"""The weights of keys are rounded to 16 bits before the second product, as the result is after it:
+2.3e-3 in bfloat16 where the result alone makes 1.66e-3."""
+
 # query heads, KV heads
 GROUPS = [(1, 1), (8, 1), (15, 5), (32, 8), (16, 1), (7, 1)]
 
@@ -36,7 +40,7 @@ def test_mixed_steps(
     )  # fmt: skip
     options = AttentionOptions(scale=head_dim**-0.5)
     out = paged_attention(case.q, case.k_cache, case.v_cache, case.metadata, scale=options.scale)
-    assert_close(out, case.oracle(options), torch.bfloat16)
+    assert_close(out, case.oracle(options), torch.bfloat16, FACTOR)
 
 
 @pytest.mark.parametrize("seq_lens", [[100_000], [1], [128] * 256, [3000] * 40, [17, 100_000, 900]])
@@ -57,7 +61,7 @@ def test_decode_lengths(
             case.q, case.k_cache, case.v_cache, case.metadata,
             scale=options.scale, window=window, softcap=20.0,
         )  # fmt: skip
-        assert_close(out, case.oracle(options), torch.bfloat16)
+        assert_close(out, case.oracle(options), torch.bfloat16, FACTOR)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_prefill_lengths(
         case.q, case.k_cache, case.v_cache, case.metadata,
         scale=options.scale, window=window, sinks=sinks,
     )  # fmt: skip
-    assert_close(out, case.oracle(options), torch.bfloat16)
+    assert_close(out, case.oracle(options), torch.bfloat16, FACTOR)
 
 
 @pytest.mark.parametrize("block_size", [16, 64])
@@ -104,24 +108,36 @@ def test_caches_in_eight_bits(
     out = paged_attention(
         case.q, narrow[0], narrow[1], case.metadata, scale=128**-0.5, scales=scales
     )
-    assert_close(out, case.oracle(AttentionOptions(scale=128**-0.5)), torch.bfloat16)
+    assert_close(out, case.oracle(AttentionOptions(scale=128**-0.5)), torch.bfloat16, FACTOR)
 
 
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "block_size", "window"),
+    [
+        ((8, 2), 128, 64, None),
+        ((8, 2), 128, 64, 300),
+        ((3, 1), 64, 16, 129),
+        ((16, 1), 128, 1024, 1),
+    ],
+)
 def test_the_gluon_and_the_plain_prefill_agree(
-    window: int | None, generator: torch.Generator, assert_close: Callable[..., None]
-) -> None:
+    heads: tuple[int, int], head_dim: int, block_size: int, window: int | None, dtype: torch.dtype,
+    generator: torch.Generator, assert_close: Callable[..., None],
+) -> None:  # fmt: skip
     case = make_case(
-        [700, 64, 129], [900, 64, 4000], num_decode_rows=0, num_q_heads=8, num_kv_heads=2,
-        head_dim=128, block_size=64, dtype=torch.float16, generator=generator, window=window,
+        [700, 64, 129, 1], [900, 64, 4000, 700], num_decode_rows=0, num_q_heads=heads[0],
+        num_kv_heads=heads[1], head_dim=head_dim, block_size=block_size, dtype=dtype,
+        generator=generator, window=window,
     )  # fmt: skip
-    options = AttentionOptions(scale=128**-0.5, window=window)
+    sinks = torch.randn(heads[0], generator=generator, device=case.q.device)
+    options = AttentionOptions(scale=head_dim**-0.5, window=window, sinks=sinks)
     tiles = torch.tensor(cut_tiles(case.metadata), dtype=torch.int32, device=case.q.device)
     assert hopper_prefill.can_run(case.q, case.k_cache, options)
     by_gluon, plain = torch.empty_like(case.q), torch.empty_like(case.q)
     arguments = (case.q, case.k_cache, case.v_cache)
     table = case.metadata.block_table
     hopper_prefill.hopper_prefill_attention(*arguments, by_gluon, tiles, table, options, 132)
-    config = prefill_config(128, 64, 2, tma_possible=True)
+    config = prefill_config(head_dim, block_size, 2, tma_possible=True)
     prefill_attention(*arguments, plain, tiles, table, config, options)
-    assert_close(by_gluon, plain.float(), torch.float16, 2.0)
+    assert_close(by_gluon, plain.float(), dtype, 2 * FACTOR)

@@ -61,6 +61,20 @@ def test_any_number_of_tokens(kind, num_tokens, shape, draw, dtype, generator, a
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_tokens", [1, 33, 100])
+def test_the_gluon_and_the_plain_product_agree(
+    kind, num_tokens, draw, dtype, generator, assert_close
+):
+    from octavo_kernels.gpu.hopper_packed import hopper_packed_linear
+    from octavo_kernels.gpu.packed_linear import packed_linear
+
+    weight = _weight(kind, (384, 1536), generator)
+    x, bias = draw(num_tokens, 1536), draw(384)
+    by_gluon = hopper_packed_linear(x, weight, bias)
+    assert_close(by_gluon, packed_linear(x, weight, bias).float(), dtype, factor=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_tokens", [1, 20, 64])
 def test_gate_after_a_norm(kind, num_tokens, draw, dtype, device, generator, assert_close):
     width = 512
