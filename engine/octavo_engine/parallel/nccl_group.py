@@ -108,8 +108,7 @@ class NcclGroup:
         return self.all_gather(x).argmax(dim=-1)
 
     def broadcast(self, x: torch.Tensor) -> None:
-        is_few = self._symmetric is not None and self._symmetric.can_exchange(len(x))
-        if self._symmetric is not None and is_few and x.dtype == torch.int64:
+        if self._symmetric is not None and self._symmetric.can_overwrite(x):
             first_of_ranks(x, self._symmetric.words)
         else:
             dist.broadcast(x, 0)

@@ -17,9 +17,15 @@ from octavo_kernels.gpu.gather import (
 from octavo_kernels.gpu.mailbox import Mailbox, open_mailbox
 
 MAX_SUM_TOKENS = 256
+MAX_SUM_TOKENS_OF_TWO = 256
+"""Two ranks send each other no more in one launch than by any other way."""
 MAX_GATHER_PIECES = 512
 """32 rows of half of a vocabulary of 131,072: 8 MiB for each rank and half."""
 MAX_WORD_ROWS = 4096
+
+
+def max_sum_tokens(num_ranks: int) -> int:
+    return MAX_SUM_TOKENS_OF_TWO if num_ranks == 2 else MAX_SUM_TOKENS
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,12 @@ class Symmetric:
         is_kind = x.dtype == self.rows.inbox.dtype and x.stride(1) == 1
         return is_kind and num_gather_pieces(*x.shape) <= self.rows.max_pieces
 
+    def can_overwrite(self, x: torch.Tensor) -> bool:
+        is_kind = x.dtype == self.words.inbox.dtype and x.dim() == 1 and x.is_contiguous()
+        return is_kind and self.can_exchange(len(x))
+
     def can_exchange(self, num_rows: int) -> bool:
+        """Whether a word for each of so many rows fits."""
         return num_word_pieces(num_rows) <= self.words.max_pieces
 
 
@@ -60,7 +71,7 @@ def open_symmetric(
         )  # fmt: skip
 
     return Symmetric(
-        sums=opened(MAX_SUM_TOKENS, hidden_size, dtype),
+        sums=opened(max_sum_tokens(size), hidden_size, dtype),
         rows=opened(MAX_GATHER_PIECES, PIECE_LEN, dtype),
         words=opened(num_word_pieces(MAX_WORD_ROWS), ROWS_A_PIECE, torch.int64),
     )
