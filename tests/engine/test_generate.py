@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from tests.engine.fake_runner import FakeRunner
@@ -72,6 +73,18 @@ def test_a_wrong_request_fails_alone_and_its_line_says_why(tmp_path):
     codes = {name: result["status_code"] for name, result in results.items()}
     assert codes == {"good": 200, "hot": 400, "streamed": 400, "other": 404, "where": 404}
     assert "temperature" in results["hot"]["body"]["error"]["message"]
+
+
+def test_what_nobody_expected_is_a_500_of_its_line_alone(tmp_path):
+    text = {"custom_id": "bad", "url": "/v1/completions", "body": {"model": "tiny", "prompt": "a"}}
+    source = write(tmp_path / "in", [chat_line("one"), text, chat_line("two")])
+    broken = "octavo_engine.server.generation_routes.prepare_completion"
+    with patch(broken, side_effect=ZeroDivisionError):
+        summary = run(source, tmp_path / "out", FakeRunner())
+    assert (summary.num_ok, summary.num_failed) == (2, 1)
+    bad = read(tmp_path / "out")["bad"]
+    assert bad["status_code"] == 500
+    assert bad["body"]["error"]["message"] == "internal error"
 
 
 @pytest.mark.parametrize(

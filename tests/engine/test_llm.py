@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from tests.engine import byte_tokenizer
@@ -13,6 +15,7 @@ from octavo_engine.config import SchedulerSettings
 from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.errors import ConfigError, EngineDead, RequestError
 from octavo_engine.messages import EngineRequest
+from octavo_engine.offline.client import Job, run_jobs
 from octavo_engine.offline.llm import LLM, config_from_options
 from octavo_engine.sampling_params import SamplingParams
 
@@ -142,16 +145,68 @@ def test_chat_uses_the_models_template_for_one_conversation_or_many():
         assert [o.outputs[0].token_ids for o in two] == [one.outputs[0].token_ids] * 2
 
 
-def test_a_prompt_that_cannot_be_served_is_refused_before_anything_runs():
+REFUSED: list[tuple[Any, Any, str]] = [
+    (["fine", []], GREEDY, "prompt 1: the prompt is empty"),
+    (["fine", [5, 999]], GREEDY, "prompt 1: prompt token id 999 is outside the vocabulary"),
+    (["fine", [1.5]], GREEDY, "prompt 1: 1.5 is no token id"),
+    (["fine", "a\ud800"], GREEDY, "prompt 1: the text has half of a surrogate pair"),
+    (["fine", 3.5], GREEDY, "prompt 1: a prompt is a text"),
+    ("a", SamplingParams(temperature="hot"), "prompt 0: sampling parameters: .* `float`"),  # type: ignore[arg-type]  # a wrong type is the case
+    (["a", "b"], [GREEDY, SamplingParams(max_tokens=-1)], "prompt 1: max_tokens must be 0 or more"),
+    (["a", "b"], [GREEDY, "hot"], "prompt 1: 'hot' is no SamplingParams"),
+]
+
+
+@pytest.mark.parametrize(("prompts", "params", "words"), REFUSED)
+def test_a_prompt_that_cannot_be_served_is_refused_before_anything_runs(prompts, params, words):
     runner = FakeRunner(batches=[])
     with make_llm(runner) as llm:
-        with pytest.raises(RequestError, match="empty"):
-            llm.generate(["fine", []], GREEDY, use_tqdm=False)
+        with pytest.raises(RequestError, match=words):
+            llm.generate(prompts, params, use_tqdm=False)
         assert runner.batches == []
-        with pytest.raises(RequestError, match="temperature"):
-            llm.generate("a", SamplingParams(temperature="hot"), use_tqdm=False)  # type: ignore[arg-type]  # a wrong type is the case
-        with pytest.raises(RequestError, match="a prompt is a text"):
-            llm.generate([3.5], GREEDY, use_tqdm=False)  # type: ignore[list-item]  # a wrong type is the case
+
+
+def test_a_conversation_that_cannot_be_served_is_named():
+    talks = [[{"role": "user", "content": text}] for text in ("fine", "\ud800")]
+    with make_llm() as llm, pytest.raises(RequestError, match=r"conversation 1: .*surrogate"):
+        llm.chat(talks, GREEDY, use_tqdm=False)
+
+
+def test_what_goes_wrong_with_one_prompts_text_ends_that_one_alone():
+    """Of three sequences one has text that cannot be made: the request ends, the others go on."""
+    with make_llm() as llm:
+        tokenizer = llm.get_tokenizer()
+        make, made = tokenizer.detokenizer, []
+
+        def detokenizer(prompt_token_ids: list[int], **options: Any) -> Any:
+            made.append(make(prompt_token_ids, **options))
+            if bytes(prompt_token_ids) == b"bad" and len(made) == 3:
+                made[-1].push = Mock(side_effect=["x", UnicodeError("no text")])
+            return made[-1]
+
+        with patch.object(tokenizer, "detokenizer", detokenizer):
+            params = SamplingParams(temperature=0.0, max_tokens=12, n=2)
+            outputs = llm.generate(["Hello", "bad", "Bye"], params, use_tqdm=False)
+        good, bad, other = outputs
+        assert [c.token_ids for c in good.outputs] == [expected("Hello")] * 2
+        assert [c.token_ids for c in other.outputs] == [expected("Bye")] * 2
+        assert {(c.finish_reason, c.error) for c in bad.outputs} == {
+            ("error", "UnicodeError: no text")
+        }
+        assert llm.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+
+
+def test_a_job_that_the_door_refuses_late_ends_alone():
+    with make_llm() as llm:
+        jobs = [
+            Job(None, EngineRequest(request_id=name, prompt_token_ids=ids, params=GREEDY))
+            for name, ids in (("a", [5]), ("b", []), ("c", [6]))
+        ]
+        outputs = {
+            o.request_id: o.outputs[0] for o in run_jobs(llm._engine, llm.get_tokenizer(), jobs)
+        }
+    assert outputs["b"].error == "the prompt is empty"
+    assert [outputs[name].finish_reason for name in "abc"] == ["length", "error", "length"]
 
 
 def test_a_dead_engine_is_an_error_and_not_an_empty_answer():
@@ -166,8 +221,6 @@ def test_an_interrupted_run_leaves_nothing_behind():
 
     def interrupt(num_tokens: int) -> None:
         raise KeyboardInterrupt
-
-    from octavo_engine.offline.client import Job, run_jobs
 
     requests = (
         Job(

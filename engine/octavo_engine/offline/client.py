@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+import structlog
+
 from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.core.streams import QueueMailbox
-from octavo_engine.errors import EngineDead, QueueFull
+from octavo_engine.errors import EngineDead, QueueFull, RequestError
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta
 from octavo_engine.offline.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo_engine.text.sequence_text import SequenceText
 from octavo_engine.text.token_bytes import token_text
 from octavo_engine.text.tokenizer import Tokenizer
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,8 @@ def run_jobs(
 ) -> Iterator[RequestOutput]:
     """Yields each output when it is complete. Jobs are taken from the iterable as room comes up.
 
-    Raises EngineDead when the engine stops, RequestError for a job that the door refuses; whatever
-    ends it early, the jobs under way are aborted.
+    What goes wrong in one job ends that one: its outputs say why. Raises EngineDead when the engine
+    stops; whatever ends it early, the jobs under way are aborted.
     """
     # Enough waiting that a finished row is refilled at once, few enough for a long list of jobs.
     max_live = min(2 * engine.info.max_num_seqs, engine.max_queued_requests)
@@ -42,21 +46,26 @@ def run_jobs(
     try:
         while True:
             while len(live) < max_live and (job := next(pending, None)) is not None:
+                running = _LiveJob(job, tokenizer)
                 try:
                     engine.submit_to(job.request, mailbox)
                 except QueueFull:  # of prompt tokens: only ever with others under way
                     pending = chain([job], pending)
                     break
-                live[job.request.request_id] = _LiveJob(job, tokenizer)
+                except RequestError as error:
+                    running.fail(str(error))
+                    yield running.output
+                else:
+                    live[job.request.request_id] = running
             if not live:
                 return
             for delta in mailbox.get():
                 on_tokens(len(delta.token_ids))
-                running = live.get(delta.request_id)
-                if running is None:
+                found = live.get(delta.request_id)
+                if found is None:
                     continue  # its sequences had all ended by their text
-                running.take(delta, engine)
-                if running.output.finished:
+                found.take(delta, engine)
+                if found.output.finished:
                     yield live.pop(delta.request_id).output
             if engine.death is not None:
                 raise EngineDead(engine.death)
@@ -91,7 +100,21 @@ class _LiveJob:
             ],
         )
 
+    def fail(self, error: str) -> None:
+        """Ends what has not ended."""
+        for completion in self.output.outputs:
+            if completion.finish_reason is None:
+                completion.finish_reason, completion.error = "error", error
+
     def take(self, delta: RequestDelta, engine: InProcessEngine) -> None:
+        try:
+            self._take(delta, engine)
+        except Exception as error:  # of this job's tokens and text: the others have their own
+            log.exception("a request failed", request_id=self._request_id)
+            engine.abort(self._request_id)
+            self.fail(f"{type(error).__name__}: {error}")
+
+    def _take(self, delta: RequestDelta, engine: InProcessEngine) -> None:
         text = self._texts[delta.index]
         if text.finished:
             return

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import TracebackType
-from typing import TypedDict, TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -26,22 +26,18 @@ from octavo_engine.messages import EngineRequest
 from octavo_engine.offline.client import Job, run_jobs
 from octavo_engine.offline.outputs import RequestOutput
 from octavo_engine.offline.progress import GenerationProgress
+from octavo_engine.offline.prompts import (
+    Encoded,
+    Message,
+    Prompt,
+    encode_conversations,
+    encode_prompts,
+    naming,
+)
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-class TokensPrompt(TypedDict):
-    prompt_token_ids: list[int]
-
-
-class TextPrompt(TypedDict):
-    prompt: str
-
-
-Prompt = str | list[int] | TokensPrompt | TextPrompt
-Message = Mapping[str, object]
 
 
 class LLM:
@@ -107,9 +103,10 @@ class LLM:
         `{"prompt_token_ids": [...]}`; one set of parameters serves all, or there is one for each.
 
         `use_tqdm` shows the progress bar. Raises RequestError before anything runs when one of the
-        prompts cannot be served, EngineDead when the engine stops.
+        prompts cannot be served, naming its index, and EngineDead when the engine stops. What goes
+        wrong in one of them later is its outputs' `error`.
         """
-        encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
+        encoded = encode_prompts(self._tokenizer, prompts)
         return self._run(encoded, sampling_params, use_tqdm)
 
     def chat(
@@ -122,37 +119,17 @@ class LLM:
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> list[RequestOutput]:
         """Like `generate` for one conversation or a list of them, by the model's chat template."""
-        encoded: list[tuple[str | None, list[int]]] = []
-        for conversation in _as_conversations(messages):
-            text = self._tokenizer.render_chat(
-                conversation,
-                add_generation_prompt=add_generation_prompt,
-                template_kwargs=chat_template_kwargs,
-            )
-            # The template has written the special tokens.
-            encoded.append((text, self._tokenizer.encode(text, add_special_tokens=False)))
-        return self._run(encoded, sampling_params, use_tqdm)
-
-    def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        if isinstance(prompt, str):
-            return prompt, self._tokenizer.encode(prompt)
-        if isinstance(prompt, list):
-            return None, prompt
-        if isinstance(prompt, dict):
-            ids, text = prompt.get("prompt_token_ids"), prompt.get("prompt")
-            if isinstance(ids, list):
-                return None, ids
-            if isinstance(text, str):
-                return text, self._tokenizer.encode(text)
-        raise RequestError(
-            "a prompt is a text, a list of token ids or {'prompt_token_ids': [...]}, "
-            f"got {str(prompt)[:80]}",
-            "prompts",
+        encoded = encode_conversations(
+            self._tokenizer,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            template_kwargs=chat_template_kwargs,
         )
+        return self._run(encoded, sampling_params, use_tqdm)
 
     def _run(
         self,
-        encoded: list[tuple[str | None, list[int]]],
+        encoded: list[Encoded],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         is_shown: bool,
     ) -> list[RequestOutput]:
@@ -164,8 +141,9 @@ class LLM:
             )
             for (text, ids), p in zip(encoded, params, strict=True)
         ]
-        for job in jobs:
-            self._engine.verify(job.request)
+        for idx, job in enumerate(jobs):
+            with naming(f"prompt {idx}"):
+                self._engine.verify(job.request)
         order = {job.request.request_id: at for at, job in enumerate(jobs)}
         outputs: list[RequestOutput] = []
         with GenerationProgress(len(jobs), is_shown=is_shown) as progress:
@@ -184,11 +162,17 @@ class LLM:
             raise RequestError(
                 f"{len(params)} sets of sampling parameters for {count} prompts", "sampling_params"
             )
-        checked = {id(p): self._checked(p) for p in params}
+        checked: dict[int, SamplingParams] = {}
+        for idx, p in enumerate(params):
+            if id(p) not in checked:
+                with naming(f"prompt {idx}"):
+                    checked[id(p)] = self._checked(p)
         return [checked[id(p)] for p in params]
 
     def _checked(self, params: SamplingParams) -> SamplingParams:
         """With the types that the core relies on, and the model's end-of-sequence ids."""
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"{params!r:.80} is no SamplingParams", "sampling_params")
         if isinstance(params.stop, str):
             params = msgspec.structs.replace(params, stop=[params.stop])
         if params.top_k == -1:  # another name for all tokens
@@ -228,23 +212,6 @@ def _section(kind: type[S], options: Mapping[str, object]) -> S:
         return msgspec.convert(own, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error)) from error
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str | dict):
-        return [prompts]
-    as_list = list(prompts)
-    if as_list and all(isinstance(item, int) for item in as_list):
-        return [cast("list[int]", as_list)]  # one prompt given as its ids
-    return cast("list[Prompt]", as_list)
-
-
-def _as_conversations(
-    messages: Sequence[Message] | Sequence[Sequence[Message]],
-) -> list[Sequence[Message]]:
-    if messages and isinstance(messages[0], Mapping):
-        return [cast("Sequence[Message]", messages)]  # one conversation
-    return cast("list[Sequence[Message]]", list(messages))
 
 
 def _first(value: float | None, neutral: float) -> float:

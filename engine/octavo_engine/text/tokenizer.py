@@ -92,9 +92,21 @@ class Tokenizer:
         return frozenset(token_id for token_id, name in names.items() if name in text)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; a beginning-of-sequence token is never added before another one."""
-        # The batch call, unlike the single one, releases the interpreter lock.
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        """Token ids of a text; a beginning-of-sequence token is never added before another one.
+
+        Raises `RequestError` for a text that no file could hold: with half of a surrogate pair.
+        """
+        try:
+            # The batch call, unlike the single one, releases the interpreter lock.
+            (encoding,) = self._backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
+        except TypeError as error:
+            at = _surrogate_at(text)
+            if at is None:
+                raise
+            message = f"the text has half of a surrogate pair, {text[at]!r}, at character {at}"
+            raise RequestError(message, "prompt") from error
         ids: list[int] = encoding.ids
         bos = self.hf_tokenizer.bos_token_id
         if add_special_tokens and bos is not None and ids[:2] == [bos, bos]:
@@ -175,6 +187,14 @@ class Tokenizer:
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """Token ids of a rendered conversation; the template writes its own special tokens."""
         return self.encode(self.render_chat(messages, **options), add_special_tokens=False)
+
+
+def _surrogate_at(text: str) -> int | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
