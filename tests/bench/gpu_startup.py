@@ -51,11 +51,10 @@ def child(folder: str) -> None:
     begun_s = perf_counter()
     from octavo_engine.config import EngineConfig, ModelSettings, SchedulerSettings
     from octavo_engine.core.engine import EngineCore
+    from octavo_engine.core.start import start_runner
     from octavo_engine.messages import EngineRequest
-    from octavo_engine.runner.build import build_runner
     from octavo_engine.sampling_params import SamplingParams
 
-    imported_s = perf_counter()
     marks: list[tuple[str, float]] = []
 
     def note(stage: str, share: float) -> None:
@@ -64,7 +63,7 @@ def child(folder: str) -> None:
 
     scheduler = SchedulerSettings()
     settings = ModelSettings(path=folder, device="cuda", load_format="dummy", max_model_len=8192)
-    runner = build_runner(EngineConfig(model=settings, scheduler=scheduler), report=note)
+    runner = start_runner(EngineConfig(model=settings, scheduler=scheduler), report=note)
     built_s = perf_counter()
     core = EngineCore(runner, scheduler)
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
@@ -72,7 +71,7 @@ def child(folder: str) -> None:
     while core.has_work:
         core.step()
     print(READY, flush=True)
-    stages = [("imports", begun_s), ("config", imported_s), *marks, ("first token", built_s)]
+    stages = [("imports and config", begun_s), *marks, ("first token", built_s)]
     ends = [at for _, at in stages[1:]] + [perf_counter()]
     text = ", ".join(f"{name} {end - at:.2f}" for (name, at), end in zip(stages, ends, strict=True))
     print(text, file=sys.stderr, flush=True)
