@@ -134,6 +134,8 @@ class Attention:
                 eps=config.norm_eps,
                 cache_rows=group.cache_rows,
                 scales=cache.scales,
+                # They are the step's, and the last kernel was this layer's product or norm.
+                reads_ahead=True,
             )
         out = octavo_kernels.paged_attention(
             q,
@@ -145,6 +147,7 @@ class Attention:
             softcap=config.attention_softcap,
             sinks=self.sinks,
             scales=cache.scales,
+            reads_ahead=True,
         )
         return out.reshape(-1, self._q_size)
 

@@ -167,12 +167,14 @@ def _decode_kernel(
     HAS_SCALES: tl.constexpr,
     MAX_PIECES: tl.constexpr,
     MERGE_AT_ONCE: tl.constexpr,
+    READS_AHEAD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     item = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     fields = items + item * 8
-    wait_for_previous(OVERLAP)
+    if not READS_AHEAD:
+        wait_for_previous(OVERLAP)
     num_pieces = tl.load(fields + 3)
     if num_pieces > 0:
         row = tl.load(fields).to(tl.int64)
@@ -180,6 +182,12 @@ def _decode_kernel(
         end = tl.load(fields + 2)
         first_item = tl.load(fields + 4)
         visible_from = tl.load(fields + 5)
+        table_row = block_table + row * table_stride
+        last_page = tl.maximum(end - 1, 0) // PAGE
+        # Page ids come one step ahead: a load that feeds a load halves the pipeline's depth.
+        next_page = load_page_ids(table_row, begin, last_page, PAGE, BLOCK_N)
+        if READS_AHEAD:
+            wait_for_previous(OVERLAP)
 
         member = tl.arange(0, BLOCK_R)
         in_group = member < GROUP
@@ -188,8 +196,6 @@ def _decode_kernel(
         q_at = q + row * q_stride_token + ((kv_head * GROUP + member) * q_stride_head)[:, None]
         queries = narrowed(tl.load(q_at + dim[None, :], mask=head_mask, other=0.0), HAS_SCALES)
         scale *= load_scale(k_scales, kv_head, True, HAS_SCALES)
-        table_row = block_table + row * table_stride
-        last_page = tl.maximum(end - 1, 0) // PAGE
         maximum = tl.full((BLOCK_R,), MASKED, tl.float32)
         total = tl.zeros((BLOCK_R,), tl.float32)
         if KEYS_FIRST:
@@ -197,8 +203,6 @@ def _decode_kernel(
         else:
             acc = tl.zeros((BLOCK_R, BLOCK_D), tl.float32)
 
-        # Page ids come one step ahead: a load that feeds a load halves the pipeline's depth.
-        next_page = load_page_ids(table_row, begin, last_page, PAGE, BLOCK_N)
         for first_key in tl.range(begin, end, BLOCK_N):
             page = next_page
             next_page = load_page_ids(table_row, first_key + BLOCK_N, last_page, PAGE, BLOCK_N)
@@ -282,6 +286,8 @@ def decode_attention(
     block_table: torch.Tensor,
     config: DecodeConfig,
     options: AttentionOptions,
+    *,
+    reads_ahead: bool = False,
 ) -> None:
     """Fills out[:rows] from q[:rows], rows being the plan's; out [T, Hq, D] is contiguous."""
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
@@ -317,6 +323,7 @@ def decode_attention(
         HAS_SCALES=options.scales is not None,
         MAX_PIECES=MAX_PIECES,
         MERGE_AT_ONCE=max(1, 8192 // (block_g * block_d)),
+        READS_AHEAD=reads_ahead,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
         **overlap_options(q.device),

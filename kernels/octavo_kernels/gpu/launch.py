@@ -24,11 +24,22 @@ def wait_for_previous(OVERLAP: tl.constexpr):
         gdc_launch_dependents()
 
 
+@triton.jit
+def let_next_start(TRIGGERS: tl.constexpr):
+    """For a kernel that is not launched so itself: the one behind may wait for it on the chip."""
+    if TRIGGERS:
+        gdc_launch_dependents()
+
+
 def overlap_options(device: torch.device) -> dict[str, Any]:
     """Arguments for a launch of a kernel that has an OVERLAP parameter."""
-    if device.type == "cuda" and capability(device)[0] >= 9:
+    if can_overlap(device):
         return {"OVERLAP": True, "launch_pdl": True}
     return {"OVERLAP": False}
+
+
+def can_overlap(device: torch.device) -> bool:
+    return device.type == "cuda" and capability(device)[0] >= 9
 
 
 @functools.cache

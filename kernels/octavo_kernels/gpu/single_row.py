@@ -8,7 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
+from octavo_kernels.gpu.launch import (
+    can_overlap,
+    let_next_start,
+    overlap_options,
+    wait_for_previous,
+)
 from octavo_kernels.linear_ops import RowNorm
 
 ROWS_WITH_NORM = 4
@@ -39,7 +44,9 @@ def _single_row_kernel(
     ADDS: tl.constexpr,
     OVERLAP: tl.constexpr,
     EARLY: tl.constexpr,
+    TRIGGERS: tl.constexpr,
 ):
+    let_next_start(TRIGGERS)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_K)
     in_row = column < K
@@ -124,6 +131,7 @@ def single_row_linear(
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
         EARLY=early,
+        TRIGGERS=early and not overlaps and can_overlap(x.device),
         num_warps=4,
         **(overlap_options(x.device) if overlaps else {"OVERLAP": False}),
     )

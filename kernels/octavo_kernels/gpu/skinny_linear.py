@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo_kernels.gpu.launch import capability
+from octavo_kernels.gpu.launch import can_overlap, capability, let_next_start
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
 
 SQUARES_STRIDE = MAX_SKINNY_TOKENS
@@ -221,7 +221,9 @@ def _skinny_kernel(
     ADDS: tl.constexpr,
     USE_TMA: tl.constexpr,
     EARLY: tl.constexpr,
+    TRIGGERS: tl.constexpr,
 ):
+    let_next_start(TRIGGERS)
     tile = tl.program_id(0)
     piece = tl.program_id(1)
     if EARLY:
@@ -318,6 +320,7 @@ def skinny_linear(
         ADDS=add is not None,
         USE_TMA=use_tma,
         EARLY=early,
+        TRIGGERS=early and can_overlap(x.device),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
     )
