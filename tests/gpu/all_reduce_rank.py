@@ -7,16 +7,20 @@ had to stand around them: the residual and norm behind a sum, zeros for others' 
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from octavo_engine.parallel.group import rows_or_zeros
-from octavo_engine.parallel.symmetric import Symmetric, open_symmetric
+from octavo_engine.parallel.symmetric import MAX_SUM_TOKENS, Symmetric, open_symmetric
 from octavo_kernels import rms_norm
 from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
 from octavo_kernels.gpu.gather import all_gather, first_of_ranks, largest
+from octavo_kernels.gpu.mailbox import Mailbox, open_mailbox
+from octavo_kernels.gpu.word_sum import word_all_reduce
 from octavo_kernels.reference.all_reduce import all_reduce_add_rms_norm
 
 HIDDEN, VOCABULARY_SHARE = 4096, 64128
@@ -33,18 +37,31 @@ def draw(rank: int, num_tokens: int, seed: int, width: int = HIDDEN) -> torch.Te
     return numbers.bfloat16()
 
 
-def check(shared: Symmetric, rank: int, size: int) -> None:
+Sum = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+"""As `all_reduce`, without the mailbox."""
+
+
+def by(kernel: Sum, box: Mailbox) -> Sum:
+    def summed(
+        x: torch.Tensor, following: Following | None = None, look_up: LookUp | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return kernel(x, box, following, look_up)
+
+    return summed
+
+
+def check(summed: Sum, rank: int, size: int) -> None:
     weight = draw(size, 1, 0)[0]
     for seed, num_tokens in enumerate([1, 256, 3, 64, 1, 1, 100]):
         parts = [draw(other, num_tokens, seed) for other in range(size)]
         residual = draw(size + 1, num_tokens, seed)
-        normed, total = all_reduce(parts[rank], shared.sums, Following(residual, weight, EPS, 0.0))
+        normed, total = summed(parts[rank], Following(residual, weight, EPS, 0.0))
         expected = all_reduce_add_rms_norm(parts, residual, weight, EPS, 0.0)
         assert torch.equal(total, expected[1]), f"{num_tokens} tokens: totals differ"
         error = (normed.float() - expected[0].float()).norm() / expected[0].float().norm()
         assert error < 3e-3, f"{num_tokens} tokens: norm errs by {error}"
         assert_same_on_all(normed)
-        plain = all_reduce(parts[rank], shared.sums)[1]
+        plain = summed(parts[rank])[1]
         assert torch.equal(plain, sum(part.float() for part in parts).bfloat16())
 
 
@@ -54,11 +71,11 @@ def assert_same_on_all(x: torch.Tensor) -> None:
     assert torch.equal(first, x), "ranks drift apart"
 
 
-def check_graphs(shared: Symmetric, rank: int) -> None:
+def check_graphs(summed: Sum, rank: int) -> None:
     """Two graphs with odd numbers of sums of different sizes, replayed in turn."""
     inputs = {num_tokens: draw(rank, num_tokens, 5) for num_tokens in (1, 32)}
     graphs = {
-        num_tokens: captured(lambda x=x: three_sums(x, shared)) for num_tokens, x in inputs.items()
+        num_tokens: captured(lambda x=x: three_sums(x, summed)) for num_tokens, x in inputs.items()
     }
     for num_tokens in (1, 32, 32, 1, 1, 32):
         graph, output = graphs[num_tokens]
@@ -72,9 +89,9 @@ def check_graphs(shared: Symmetric, rank: int) -> None:
         assert_same_on_all(output)
 
 
-def three_sums(x: torch.Tensor, shared: Symmetric) -> torch.Tensor:
+def three_sums(x: torch.Tensor, summed: Sum) -> torch.Tensor:
     for _ in range(3):
-        x = all_reduce(x, shared.sums)[1]
+        x = summed(x)[1]
     return x
 
 
@@ -156,11 +173,12 @@ def microseconds(run: Callable[[], torch.Tensor]) -> float:
     return statistics.median(times)
 
 
-def sums_to_time(shared: Symmetric, rank: int, num_tokens: int) -> Pairs:
+def sums_to_time(shared: Symmetric, ways: dict[str, Sum], rank: int, num_tokens: int) -> Pairs:
     weight = draw(9, 1, 0)[0]
     x, residual = draw(rank, num_tokens, 0), draw(8, num_tokens, 0)
     table = draw(rank, 64128, 1)
     wanted = torch.arange(num_tokens, device="cuda") * 501
+    following, look_up = Following(residual, weight, EPS, 0.0), LookUp(wanted, rank * len(table))
 
     def plain() -> torch.Tensor:
         dist.all_reduce(x)
@@ -169,12 +187,13 @@ def sums_to_time(shared: Symmetric, rank: int, num_tokens: int) -> Pairs:
     def plain_rows() -> torch.Tensor:
         return all_reduce(rows_or_zeros(wanted, table, rank), shared.sums)[1]
 
-    following, look_up = Following(residual, weight, EPS, 0.0), LookUp(wanted, rank * len(table))
-    yield "sum and norm", lambda: all_reduce(x, shared.sums, following)[0], plain
-    yield (
-        "embedding, zeros and sum", lambda: all_reduce(table, shared.sums, look_up=look_up)[1],
-        plain_rows,
-    )  # fmt: skip
+    for name, summed in ways.items():
+        yield f"sum and norm, {name}", partial(first_of, summed, x, following), plain
+        yield f"embedding, {name}", partial(first_of, summed, table, look_up=look_up), plain_rows
+
+
+def first_of(summed: Sum, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return summed(*args, **kwargs)[0]
 
 
 def exchanges_to_time(shared: Symmetric, rank: int, num_rows: int) -> Pairs:
@@ -205,13 +224,13 @@ def exchanges_to_time(shared: Symmetric, rank: int, num_rows: int) -> Pairs:
         yield "gather", lambda: all_gather(logits, shared.rows), gathered
 
 
-def print_times(shared: Symmetric, rank: int) -> None:
-    for num_rows in (1, 32, 128, 256):
-        for make in (sums_to_time, exchanges_to_time):
-            for name, ours, theirs in make(shared, rank, num_rows):
-                found = microseconds(ours), microseconds(theirs)
-                if rank == 0:
-                    print(f"{num_rows:4} {name:28} {found[0]:7.2f} us, before {found[1]:7.2f} us")
+def print_times(shared: Symmetric, ways: dict[str, Sum], rank: int) -> None:
+    for num_rows in (1, 32, 64, 128, 256):
+        sums = sums_to_time(shared, ways, rank, num_rows)
+        for name, ours, theirs in chain(sums, exchanges_to_time(shared, rank, num_rows)):
+            found = microseconds(ours), microseconds(theirs)
+            if rank == 0:
+                print(f"{num_rows:4} {name:28} {found[0]:7.2f} us, before {found[1]:7.2f} us")
 
 
 def main() -> None:
@@ -222,11 +241,20 @@ def main() -> None:
     group = dist.group.WORLD
     assert group is not None
     shared = open_symmetric(group.group_name, rank, size, HIDDEN, torch.bfloat16, device)
-    check(shared, rank, size)
-    check_graphs(shared, rank)
+    word_box = open_mailbox(
+        group.group_name, rank, size,
+        max_pieces=MAX_SUM_TOKENS, width=HIDDEN // 2, dtype=torch.int64, device=device,
+    )  # fmt: skip
+    ways: dict[str, Sum] = {
+        "flags": by(all_reduce, shared.sums),
+        "words": by(word_all_reduce, word_box),
+    }
+    for summed in ways.values():
+        check(summed, rank, size)
+        check_graphs(summed, rank)
     check_exchanges(shared, rank, size)
     if "--times" in sys.argv:
-        print_times(shared, rank)
+        print_times(shared, ways, rank)
     torch.cuda.synchronize()
     dist.barrier()
     dist.destroy_process_group()

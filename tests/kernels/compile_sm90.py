@@ -31,6 +31,7 @@ from octavo_kernels.gpu.rms_norm import rms_norm
 from octavo_kernels.gpu.rope import rope_kv_write
 from octavo_kernels.gpu.sampling import sample
 from octavo_kernels.gpu.schedule import plan_decode
+from octavo_kernels.gpu.word_sum import word_all_reduce
 from octavo_kernels.metadata import KVScales, SamplingTensors
 
 INSTRUCTIONS = ("HGMMA", "HMMA", "UTMALDG", "LDGSTS", "LDL", "STL")
@@ -135,6 +136,7 @@ def rank_launches(x: torch.Tensor) -> None:
     all_reduce(x, box, Following(x, x[0], 1e-5, 0.0))
     ids = torch.zeros(4, dtype=torch.int64)
     all_reduce(x, box, Following(None, x[0], 1e-5, 0.0), LookUp(ids, 0))
+    word_all_reduce(x, mailbox(x.shape[1] // 2, torch.int64), Following(x, x[0], 1e-5, 0.0))
     all_gather(x, mailbox(PIECE_LEN, x.dtype))
     largest(x, words)
     first_of_ranks(ids, words)

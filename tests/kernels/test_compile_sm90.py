@@ -40,6 +40,11 @@ def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
     assert {report["kernel"] for report in reports} >= {
         "_rms_norm_kernel",
         "_all_reduce_kernel",
+        "_word_sum_kernel",
+        "_all_gather_kernel",
+        "_part_kernel",
+        "_largest_kernel",
+        "_first_kernel",
         "_gated_mul_kernel",
         "_rope_kernel",
         "_draw_kernel",

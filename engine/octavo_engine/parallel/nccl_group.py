@@ -14,7 +14,7 @@ import octavo_kernels
 from octavo_engine.parallel.group import rows_or_zeros, with_norm
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.symmetric import Symmetric, open_symmetric
-from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
+from octavo_kernels.gpu.all_reduce import Following, LookUp
 from octavo_kernels.gpu.gather import all_gather, first_of_ranks, largest
 from octavo_kernels.linear_ops import RowNorm
 
@@ -57,7 +57,7 @@ class NcclGroup:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         if self._symmetric is not None and self._symmetric.can_sum(x, len(x)):
-            return all_reduce(x, self._symmetric.sums)[1]
+            return self._symmetric.all_reduce(x)[1]
         x = x.contiguous()
         dist.all_reduce(x)
         return x
@@ -72,7 +72,7 @@ class NcclGroup:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._symmetric is not None and self._symmetric.can_sum(x, len(x)):
             following = Following(residual, weight, eps, weight_offset)
-            return all_reduce(x, self._symmetric.sums, following)
+            return self._symmetric.all_reduce(x, following)
         total = self.all_reduce(x)
         return octavo_kernels.rms_norm(
             total, weight, eps, residual=residual, weight_offset=weight_offset
@@ -97,9 +97,9 @@ class NcclGroup:
             return with_norm(self.all_reduce(rows_or_zeros(token_ids, own_rows, self.rank)), norm)
         wanted = LookUp(token_ids, self.rank * len(own_rows))
         if norm is None:
-            return all_reduce(own_rows, self._symmetric.sums, look_up=wanted)[1], None
+            return self._symmetric.all_reduce(own_rows, look_up=wanted)[1], None
         following = Following(None, norm.gamma, norm.eps, norm.gamma_offset)
-        normed, rows = all_reduce(own_rows, self._symmetric.sums, following, wanted)
+        normed, rows = self._symmetric.all_reduce(own_rows, following, wanted)
         return rows, normed
 
     def largest(self, x: torch.Tensor) -> torch.Tensor:

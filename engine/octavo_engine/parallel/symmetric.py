@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo_kernels.gpu.all_reduce import Following, LookUp, all_reduce
 from octavo_kernels.gpu.gather import (
     PIECE_LEN,
     ROWS_A_PIECE,
@@ -15,7 +16,10 @@ from octavo_kernels.gpu.gather import (
     num_word_pieces,
 )
 from octavo_kernels.gpu.mailbox import Mailbox, open_mailbox
+from octavo_kernels.gpu.word_sum import can_pair, word_all_reduce
 
+MAX_WORD_SUM_TOKENS = 0
+"""Up to so many tokens a sum's numbers carry their exchange's number with them: see `word_sum`."""
 MAX_SUM_TOKENS = 256
 MAX_SUM_TOKENS_OF_TWO = 256
 """Two ranks send each other no more in one launch than by any other way."""
@@ -33,6 +37,8 @@ class Symmetric:
     """A rank's mailboxes, one for each kind of message."""
 
     sums: Mailbox
+    word_sums: Mailbox | None
+    """For few tokens."""
     rows: Mailbox
     words: Mailbox
 
@@ -40,6 +46,17 @@ class Symmetric:
         """x: [N, H], of which num_tokens rows are summed."""
         is_kind = (x.shape[1], x.dtype) == (self.sums.width, self.sums.inbox.dtype)
         return is_kind and x.stride(1) == 1 and num_tokens <= self.sums.max_pieces
+
+    def all_reduce(
+        self, x: torch.Tensor, following: Following | None = None, look_up: LookUp | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `octavo_kernels.gpu.all_reduce`, of what `can_sum`."""
+        num_tokens = len(x) if look_up is None else len(look_up.token_ids)
+        few = self.word_sums
+        given = [x] if following is None else [x, following.weight, following.residual]
+        if few is None or num_tokens > few.max_pieces or not all(map(can_pair, given)):
+            return all_reduce(x, self.sums, following, look_up)
+        return word_all_reduce(x, few, following, look_up)
 
     def can_gather(self, x: torch.Tensor) -> bool:
         is_kind = x.dtype == self.rows.inbox.dtype and x.stride(1) == 1
@@ -70,8 +87,12 @@ def open_symmetric(
             max_pieces=max_pieces, width=width, dtype=dtype, device=device,
         )  # fmt: skip
 
+    few = None
+    if MAX_WORD_SUM_TOKENS and hidden_size % 2 == 0:
+        few = opened(MAX_WORD_SUM_TOKENS, hidden_size // 2, torch.int64)
     return Symmetric(
         sums=opened(max_sum_tokens(size), hidden_size, dtype),
+        word_sums=few,
         rows=opened(MAX_GATHER_PIECES, PIECE_LEN, dtype),
         words=opened(num_word_pieces(MAX_WORD_ROWS), ROWS_A_PIECE, torch.int64),
     )
