@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.triton_plugin", "tests.cluster_plugin", "tests.skips_plugin"]
+pytest_plugins = [
+    "tests.triton_plugin",
+    "tests.logs_plugin",
+    "tests.cluster_plugin",
+    "tests.skips_plugin",
+]
 
 
 @pytest.fixture(scope="session")

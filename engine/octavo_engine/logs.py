@@ -22,7 +22,11 @@ def configure_logs(log_format: LogFormat, level: int = logging.INFO) -> None:
         final = structlog.processors.JSONRenderer()
     else:
         shared.pop()  # the console renderer formats exceptions itself
-        final = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Not by rich, its default: that draws every local variable of every frame, which takes
+        # seconds, waits for the device where one is a tensor, and tells what users wrote.
+        final = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
