@@ -18,7 +18,7 @@ from octavo_engine.core.in_process import InProcessEngine, build_engine
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 
-AT_ONCE = 40
+AT_ONCE = 100
 
 
 def resident_kib() -> int:
@@ -33,7 +33,7 @@ async def one(engine: InProcessEngine, number: int) -> None:
     request = EngineRequest(
         request_id=str(number),
         prompt_token_ids=prompt,
-        params=SamplingParams(n=1 + number % 2, max_tokens=8, logprobs=1),
+        params=SamplingParams(n=1 + number % 2, max_tokens=4, logprobs=1),
     )
     stream = engine.submit(request)
     async for _ in stream:
