@@ -49,9 +49,11 @@ async def test_chat_may_fill_the_context_by_default() -> None:
     assert answer["usage"]["total_tokens"] == 100
 
 
-async def test_max_completion_tokens_beats_max_tokens() -> None:
+@pytest.mark.parametrize("names", [["max_tokens"], ["max_completion_tokens"],
+                                   ["max_tokens", "max_completion_tokens"]])  # fmt: skip
+async def test_the_limit_has_two_names(names: list[str]) -> None:
     async with serving(EchoEngine(always("x" * 50))) as client:
-        answer = await client.chat(max_tokens=9, max_completion_tokens=4)
+        answer = await client.chat(**dict.fromkeys(names, 4))
     assert answer["usage"]["completion_tokens"] == 4
 
 

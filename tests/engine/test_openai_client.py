@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
 import pytest
 import torch
+from pydantic import BaseModel
 from tests.conformance.suite import CLIENTS, run_client
 from tests.engine.server_process import ServerProcess, serving_process
 from transformers import AutoModelForCausalLM
@@ -201,6 +202,40 @@ def test_prompts_are_scored_as_evaluation_harnesses_ask_for_it(
         ]
         assert is_greedy == (logits[:-1].argmax(-1) == torch.tensor(ids[1:])).tolist()
         assert "".join(choice.logprobs.tokens or []) == choice.text == tokenizer.decode(ids)
+
+
+class Weather(BaseModel):
+    city: Literal["Paris", "Rome"]
+    days: int
+
+
+def earlier_call(city: str) -> list[Any]:
+    """A turn with a call against the schema: what the model will do again."""
+    function = {"name": "Weather", "arguments": json.dumps({"town": city})}
+    return [
+        {"role": "user", "content": f"Weather in {city}?"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+        {"role": "assistant", "content": "It is sunny."},
+    ]
+
+
+def test_a_model_that_calls_by_itself_is_held_to_a_strict_schema(client: openai.OpenAI) -> None:
+    turns = [turn for city in ("Oslo", "Bern", "Bonn") for turn in earlier_call(city)]
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[*turns, {"role": "user", "content": "Weather in Paris?"}],
+        tools=[openai.pydantic_function_tool(Weather)],
+        parallel_tool_calls=False,
+        temperature=0,
+        max_tokens=60,
+    )
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert Weather.model_validate_json(call.function.arguments, extra="forbid")
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:

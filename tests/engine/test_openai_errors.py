@@ -23,7 +23,7 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (CHAT, {"messages": []}, "model", "Missing required parameter"),
     (CHAT, {"model": "echo", "messages": []}, "messages", "at least 1 item"),
     (CHAT, chat_body(colour="red"), "colour", "Unrecognized request argument"),
-    (CHAT, chat_body(temperature="hot"), "temperature", "'hot'"),
+    (CHAT, chat_body(temperature="hot"), "temperature", 'got "hot"'),
     (CHAT, chat_body(temperature=2.5), "temperature", "less than or equal to 2"),
     (CHAT, chat_body(top_p=0), "top_p", "greater than 0"),
     (CHAT, chat_body(n=0), "n", "greater than or equal to 1"),
@@ -56,7 +56,7 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
         CHAT,
         {"model": "echo", "messages": [{"role": "king", "content": "x"}]},
         "messages.0.role",
-        "'king'",
+        'got "king"',
     ),
     (
         CHAT,
@@ -83,18 +83,27 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (COMPLETIONS, {"model": "echo"}, "prompt", "Missing required parameter"),
     (COMPLETIONS, completion(prompt=""), "prompt", "empty"),
     (COMPLETIONS, completion(prompt=[]), "prompt", "empty"),
-    (COMPLETIONS, completion(prompt=["a", ""]), "prompt", "no tokens"),
+    (COMPLETIONS, completion(prompt=["a", ""]), "prompt.1", "prompt 1: the prompt has no tokens"),
+    (COMPLETIONS, completion(prompt=["a", "a" * 300]), "prompt.1", "prompt 1: the prompt has 300"),
+    (COMPLETIONS, completion(prompt=None), "prompt", "a list of token ids or a list of only one"),
+    (COMPLETIONS, completion(prompt=[1, "a"]), "prompt", 'got [1, "a"]'),
+    (COMPLETIONS, completion(prompt=[1.5]), "prompt", "got [1.5]"),
+    (COMPLETIONS, completion(prompt=[True]), "prompt", "got [true]"),
+    (COMPLETIONS, completion(prompt=[[1, None]]), "prompt.0.1", "got null"),
     (COMPLETIONS, completion(prompt=[[1], [-2]]), "prompt.1.0", "greater than or equal to 0"),
     (COMPLETIONS, completion(prompt=["a"] * 200), "prompt", "200 prompts"),
     (COMPLETIONS, completion(prompt=[65] * 200), "prompt", "200 tokens"),
     (COMPLETIONS, completion(prompt=["a"] * 100, n=20), "n", "2000 answers at once"),
-    (COMPLETIONS, completion(best_of=3), "best_of", "not supported"),
+    (COMPLETIONS, completion(best_of=3), "best_of", "'best_of' 3 is not supported by this server"),
+    (CHAT, chat_body(store=True), "store", "'store' true is not supported by this server: leave it "
+     "out or give false"),
+    (CHAT, chat_body(max_tokens=3, max_completion_tokens=4), "max_tokens", "give one of them"),
     (COMPLETIONS, completion(suffix="end"), "suffix", "not supported"),
     (COMPLETIONS, completion(guided_json=3), "guided_json", "Invalid value"),
     (COMPLETIONS, completion(logprobs=True), "logprobs", "valid integer"),
     (COMPLETIONS, completion(prompt_logprobs=1, stream=True), "prompt_logprobs", "stream"),
     (COMPLETIONS, completion(cache_salt=""), "cache_salt", "at least 1 character"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "body", "param", "words"), WRONG)
@@ -180,13 +189,15 @@ async def test_unknown_path_has_the_error_form() -> None:
     async with serving(EchoEngine(always("x"))) as client:
         error = await client.refused("/v1/nonsense", {}, status=404)
     assert "/v1/nonsense" in error["message"]
+    assert error["code"] == "unknown_url"
 
 
 async def test_wrong_method_has_the_error_form() -> None:
     async with serving(EchoEngine(always("x"))) as client:
         response = await client.http.get(COMPLETIONS)
     assert response.status_code == 405
-    assert response.json()["error"]["type"] == "invalid_request_error"
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "method_not_supported")
 
 
 async def test_body_over_the_limit_is_a_413() -> None:

@@ -42,6 +42,10 @@ async def test_a_conversation_becomes_the_ids_of_a_chat(state):
         ("/tokenize", {}, 400),
         ("/tokenize", {"prompt": "a", "messages": MESSAGES}, 400),
         ("/tokenize", {"prompt": "a", "colour": 1}, 400),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, 400),
+        ("/tokenize", {"prompt": "a", "continue_final_message": False}, 400),
+        ("/tokenize", {"prompt": "a", "chat_template_kwargs": {}}, 400),
+        ("/tokenize", {"prompt": "a", "tools": []}, 400),
         ("/tokenize", {"prompt": "a", "model": "other"}, 404),
         ("/detokenize", {"tokens": [259]}, 400),
         ("/detokenize", {"tokens": [-1]}, 400),
@@ -50,4 +54,6 @@ async def test_a_conversation_becomes_the_ids_of_a_chat(state):
 )
 async def test_wrong_requests_are_refused(state, path, body, status):
     async with client_of(state) as client:
-        await client.refused(path, body, status)
+        error = await client.refused(path, body, status)
+    wrong = [name for name in body if name not in ("prompt", "messages")]
+    assert (error["param"] or "").partition(".")[0] == "".join(wrong)

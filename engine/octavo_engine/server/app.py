@@ -24,6 +24,8 @@ from octavo_engine.version import octavo_version
 REJECTIONS = frozenset({"queue_full", "overloaded", "loading", "draining", "engine_dead"})
 """Codes of errors that are nobody's mistake: there is too much work, or no engine for it."""
 
+_ROUTING_CODES = {404: "unknown_url", 405: "method_not_supported"}
+
 
 def build_app(state: ServerState) -> FastAPI:
     app = FastAPI(title="Octavo", version=octavo_version(), redoc_url=None)
@@ -65,7 +67,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and wrong methods, which the router answers."""
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}"
-    response = ApiError(error.status_code, message).response()
+    code = _ROUTING_CODES.get(error.status_code)
+    response = ApiError(error.status_code, message, code=code).response()
     response.headers.update(error.headers or {})
     return response
 

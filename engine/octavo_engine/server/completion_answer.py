@@ -128,8 +128,7 @@ def _prompt_texts(
     fields: CompletionRequest, requests: Sequence[EngineRequest], tokenizer: Tokenizer
 ) -> list[str]:
     """As they were given; those that were given as ids as they read."""
-    prompts = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    texts = [prompt for prompt in fields.prompts if isinstance(prompt, str)]
     skips = fields.skip_special_tokens is not False
     return texts or [
         tokenizer.decode(request.prompt_token_ids, skip_special_tokens=skips)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from octavo_engine.server.errors import ApiError
-from octavo_engine.server.field_errors import InvalidField, UnsupportedField
+from octavo_engine.server.field_errors import InvalidField, UnsupportedField, shown
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -46,7 +46,7 @@ def explain(error: ValidationError) -> ApiError:
     if problem["type"] == "value_error":
         return _explain_own(cause, param)
     if not param:
-        message = f"The body should be an object, got {_shown(problem)}."
+        message = f"The body should be an object, got {shown(problem['input'])}."
         return ApiError(400, message, code="invalid_type")
     return _explain_field(problem, param)
 
@@ -74,14 +74,9 @@ def _explain_field(problem: Any, param: str) -> ApiError:
             return ApiError(400, message, param=f"{param}.type", code="missing_required_parameter")
         case "union_tag_invalid":
             words = f"'type' should be one of {problem['ctx']['expected_tags']}"
-    message = f"Invalid value for '{param}': {words}, got {_shown(problem)}."
+    message = f"Invalid value for '{param}': {words}, got {shown(problem['input'])}."
     code = "invalid_type" if problem["type"].endswith("_type") else "invalid_value"
     return ApiError(400, message, param=param, code=code)
-
-
-def _shown(problem: Any) -> str:
-    given = repr(problem.get("input"))
-    return given if len(given) <= 80 else given[:77] + "..."
 
 
 def _most_specific(problems: Sequence[Any]) -> Any:

@@ -3,7 +3,8 @@
 Slow for long prompts, so routes call it in a worker thread. Raises `RequestError`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,42 +98,45 @@ def _template_kwargs(fields: ChatCompletionRequest, tokenizer: Tokenizer) -> dic
 def prepare_completion(
     fields: CompletionRequest, loaded: Loaded, request_id: str, arrival_time_s: float
 ) -> Prepared:
-    prompts = prompt_token_ids(fields, loaded.tokenizer, loaded.engine.info.max_model_len)
+    prompts = fields.prompts
     if len(prompts) > MAX_PROMPTS:
         raise RequestError(f"{len(prompts)} prompts, more than {MAX_PROMPTS}", "prompt")
+    if not any(prompts):
+        raise RequestError("the prompt is empty", "prompt")
     found = answer_grammar(fields)
     grammar, param = (found[0].text(), found[1]) if found is not None else (None, "")
-    requests = [
-        _engine_request(fields, loaded, f"{request_id}-{i}", ids, arrival_time_s, grammar)
-        for i, ids in enumerate(prompts)
-    ]
+    requests = []
+    for idx, prompt in enumerate(prompts):
+        with _naming_prompt(idx if fields.has_prompt_list else None):
+            ids = _prompt_token_ids(prompt, fields, loaded)
+            own_id = f"{request_id}-{idx}"
+            requests.append(_engine_request(fields, loaded, own_id, ids, arrival_time_s, grammar))
     checks = () if grammar is None else (GrammarCheck(grammar, param),)
     return Prepared(requests, None, checks)
 
 
-def prompt_token_ids(
-    fields: CompletionRequest, tokenizer: Tokenizer, max_model_len: int
-) -> list[list[int]]:
-    """The four forms of `prompt` as a list of token id lists."""
-    prompt = fields.prompt
-    if not prompt:
-        raise RequestError("the prompt is empty", "prompt")
-    texts: list[str] = []
-    id_lists: list[list[int]] = []
+@contextmanager
+def _naming_prompt(idx: int | None) -> Iterator[None]:
+    """Complaints say which of several prompts it is."""
+    try:
+        yield
+    except RequestError as error:
+        if idx is None or error.param != "prompt":
+            raise
+        raise type(error)(f"prompt {idx}: {error}", f"prompt.{idx}") from error
+
+
+def _prompt_token_ids(
+    prompt: str | list[int], fields: CompletionRequest, loaded: Loaded
+) -> list[int]:
+    tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
-        texts = [prompt]
-    else:
-        texts = [item for item in prompt if isinstance(item, str)]
-        id_lists = [item for item in prompt if isinstance(item, list)]
-        flat_ids = [item for item in prompt if isinstance(item, int)]
-        id_lists = [flat_ids] if flat_ids else id_lists
-    add_special_tokens = fields.add_special_tokens is not False
-    for text in texts:
-        refuse_overlong_text(text, tokenizer, max_model_len, "prompt")
-        id_lists.append(tokenizer.encode(text, add_special_tokens=add_special_tokens))
-    if not all(id_lists):
+        refuse_overlong_text(prompt, tokenizer, loaded.engine.info.max_model_len, "prompt")
+        adds = fields.add_special_tokens is not False
+        prompt = tokenizer.encode(prompt, add_special_tokens=adds)
+    if not prompt:
         raise RequestError("the prompt has no tokens", "prompt")
-    return id_lists
+    return prompt
 
 
 def _engine_request(

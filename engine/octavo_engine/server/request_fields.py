@@ -6,9 +6,16 @@ but cannot honour is accepted only with the value that changes nothing.
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
-from octavo_engine.server.field_errors import InvalidField, UnsupportedField
+from octavo_engine.server.field_errors import InvalidField, UnsupportedField, shown
 from octavo_engine.server.message_fields import ChatMessage
 from octavo_engine.server.structure_fields import StructureFields
 from octavo_engine.server.tool_fields import ToolFields
@@ -63,7 +70,7 @@ class GenerationFields(BaseModel):
             return data
         for name, allowed in cls.neutral_values.items():
             if data.get(name) is not None and data[name] not in allowed:
-                raise UnsupportedField(name)
+                raise UnsupportedField(name, data[name], " or ".join(map(shown, allowed)))
         return {name: value for name, value in data.items() if name not in cls.neutral_values}
 
 
@@ -136,7 +143,7 @@ class CompletionRequest(SamplingFields):
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = SamplingFields.neutral_values | {
         "suffix": ("",),
     }
-    neutral_words: ClassVar[dict[str, str]] = {"best_of": "the same as `n`"}
+    neutral_words: ClassVar[dict[str, str]] = {"best_of": "the same as 'n'"}
 
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
     max_tokens: int | None = Field(None, ge=0)
@@ -146,10 +153,37 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     add_special_tokens: bool | None = None
 
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _check_form(cls, prompt: Any) -> Any:
+        kinds = set(map(type, prompt)) if isinstance(prompt, list) else {type(prompt)}
+        forms: list[set[type]] = [{str}]
+        if isinstance(prompt, list):
+            forms += [{int}, {list}, set()]
+        if kinds not in forms:
+            raise ValueError(
+                "'prompt' should be a text, a list of token ids or a list of only one of these, "
+                f"got {shown(prompt)}"
+            )
+        return prompt
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One for each text to complete."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        ids = [item for item in prompt if isinstance(item, int)]
+        return [ids] if ids else [item for item in prompt if not isinstance(item, int)]
+
+    @property
+    def has_prompt_list(self) -> bool:
+        return self.prompts != [self.prompt]
+
     @model_validator(mode="after")
     def _check_best_of(self) -> "CompletionRequest":
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise UnsupportedField("best_of")
+            raise UnsupportedField("best_of", self.best_of, self.neutral_words["best_of"])
         if self.echo and self.stream and self.logprobs is not None:
             raise InvalidField(
                 "logprobs", "'echo' with 'logprobs' is not available when 'stream' is true"
@@ -187,6 +221,13 @@ class ChatCompletionRequest(ToolFields, SamplingFields):
 
     @model_validator(mode="after")
     def _check_chat(self) -> "ChatCompletionRequest":
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise InvalidField(
+                "max_tokens",
+                f"'max_tokens' is {self.max_tokens} and 'max_completion_tokens', its newer name, "
+                f"{self.max_completion_tokens}: give one of them",
+            )
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidField(
                 "top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true"

@@ -9,6 +9,8 @@ from octavo_engine.server.message_fields import ChatMessage
 from octavo_engine.server.request_fields import TokenId
 from octavo_engine.server.tool_fields import MAX_TOOLS, Tool
 
+_OF_MESSAGES = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+
 
 class TokenizeRequest(BaseModel):
     """Either a prompt or a conversation."""
@@ -30,6 +32,9 @@ class TokenizeRequest(BaseModel):
     def _check_one(self) -> "TokenizeRequest":
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("needs either 'prompt' or 'messages'")
+        for name in _OF_MESSAGES:
+            if self.prompt is not None and getattr(self, name) is not None:
+                raise InvalidField(name, f"'{name}' goes with 'messages', not with 'prompt'")
         if self.continue_final_message and self.add_generation_prompt:
             raise InvalidField(
                 "continue_final_message",
