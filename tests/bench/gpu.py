@@ -5,47 +5,37 @@
     device       ms a step between the marks of the device, host excluded
     start        seconds from a process's start to its first token
     throughput   output or prompt tokens a second of a whole workload, all requests at the start
+    attention    one layer's attention by itself, on pages that no cache holds
 
 Weights are random numbers made on the GPU; nothing is tokenised. Beside each figure stand vLLM
 0.26.0's on an H200 (another machine: they differ by up to 11 %) and the goal.
 """
 
 import argparse
-import csv
-import datetime
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-import triton
-from tests.bench.gpu_dummy import commit_of_checkout, make_core
+from tests.bench.gpu_dummy import make_core
+from tests.bench.gpu_rows import Row, append_rows, print_row
 from tests.bench.gpu_startup import starts
 from tests.bench.gpu_workloads import MODELS, Job, fixed, mixed, shared_prefix
+from tests.bench.kernels.harness import measure
+from tests.bench.kernels.paged_attention import decode, prefill, step_case, step_flops
 
 from octavo_engine.core.engine import EngineCore
 from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 
 RESULTS = Path(__file__).parent / "results" / "h200_engine.csv"
+PAGE = 64
 DECODE_ROWS = [(1, 4.92, 3.95), (32, 5.55, 4.6), (128, 7.18, 6.2), (256, 11.12, 9.5)]
 """Batch, vLLM's ms a step, the goal."""
-FIELDS = ["date", "gpu", "torch", "triton", "commit", "case", "value", "unit", "vllm", "goal"]
-
-
-@dataclass(frozen=True)
-class Row:
-    case: str
-    value: float
-    unit: str
-    vllm: float | None = None
-    """vLLM 0.26.0 with FlashAttention 3 on one H200."""
-    goal: float | None = None
 
 
 def run(core: EngineCore, jobs: list[Job]) -> float:
@@ -165,12 +155,7 @@ def llama_rows(suite: str) -> Iterable[Row]:
     run(core, fixed(4, 2000, 8, 998))
     yield throughput_row(core, "mixed1000", mixed(1000, 0), 9600, 12000, of_prompt=False)
     times.take()
-    for batch, vllm, goal in (
-        (1, 4.92, 3.95),
-        (32, 5.55, 4.6),
-        (128, 7.18, 6.2),
-        (256, 11.12, 9.5),
-    ):
+    for batch, vllm, goal in DECODE_ROWS:
         yield from decode_rows(core, times, batch, vllm=vllm, goal=goal)
     if suite == "quick":
         return
@@ -254,6 +239,24 @@ def narrow_pages_rows(suite: str) -> Iterable[Row]:
     yield throughput_row(core, "kv fp8 prefill 64 x 4096", jobs, 41000, 43000, of_prompt=True)
 
 
+ATTENTION_ROWS = [
+    (decode(32, 2048), 73, 65),
+    (decode(32, 8192), 248, 250),
+    (decode(256, 2048), 502, 480),
+]
+"""Step, FlashAttention 3's microseconds, the goal."""
+
+
+def attention_rows(suite: str) -> Iterable[Row]:
+    for step, vllm, goal in ATTENTION_ROWS:
+        timing = measure(step_case(step, PAGE))
+        yield Row(f"attention alone, {step.name}", timing.us, "us", vllm, goal)
+    step = prefill(1, 8192, 8192)
+    timing = measure(step_case(step, PAGE))
+    rate = step_flops(step) / timing.us / 1e6
+    yield Row(f"attention alone, {step.name}", rate, "TFLOP/s", 649, 650)
+
+
 START_UP_GOALS = {"cold": (77.0, 25.0), "warm": (49.0, 9.0), "warm again": (49.0, 9.0)}
 """vLLM's seconds, the goal's."""
 
@@ -272,50 +275,16 @@ def qwen_rows(suite: str) -> Iterable[Row]:
     yield throughput_row(core, case, mixed(1000, 0), 15900, 28000, of_prompt=False)
 
 
-def print_row(row: Row) -> None:
-    def shown(value: float | None) -> str:
-        return "-" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-
-    print(
-        f"{row.case:36} {shown(row.value):>10} {row.unit:13} "
-        f"vLLM {shown(row.vllm):>7}  goal {shown(row.goal):>7}",
-        flush=True,
-    )
-
-
-def append_rows(path: Path, rows: list[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if is_new:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow(
-                {
-                    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-                    "gpu": torch.cuda.get_device_name(),
-                    "torch": torch.__version__,
-                    "triton": triton.__version__,
-                    "commit": commit_of_checkout(),
-                    "case": row.case,
-                    "value": f"{row.value:.4g}" if row.value < 100 else f"{row.value:.0f}",
-                    "unit": row.unit,
-                    "vllm": row.vllm,
-                    "goal": row.goal,
-                }
-            )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", choices=["quick", "full"], default="full")
-    models = ["startup", "llama", "qwen", "all", "kv8", *QUANTIZED]
+    models = ["startup", "attention", "llama", "qwen", "all", "kv8", *QUANTIZED]
     parser.add_argument("--model", choices=models, default="all")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     suites: dict[str, Callable[[str], Iterable[Row]]] = {
         "startup": startup_rows,
+        "attention": attention_rows,
         "llama": llama_rows,
         "qwen": qwen_rows,
     }

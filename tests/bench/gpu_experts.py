@@ -21,14 +21,12 @@ import torch
 from tests.bench.gpu import (
     RESULTS,
     DeviceTimes,
-    Row,
-    append_rows,
     decode_rows,
-    print_row,
     run,
     throughput_row,
 )
 from tests.bench.gpu_dummy import make_core
+from tests.bench.gpu_rows import Row, append_rows, print_row
 from tests.bench.gpu_workloads import fixed, mixed
 from triton import OutOfResources
 

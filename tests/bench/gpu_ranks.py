@@ -16,14 +16,12 @@ from typing import Any
 
 from tests.bench.gpu import (
     DeviceTimes,
-    Row,
-    append_rows,
     decode_rows,
-    print_row,
     run,
     throughput_row,
 )
 from tests.bench.gpu_dummy import write_config
+from tests.bench.gpu_rows import Row, append_rows, print_row
 from tests.bench.gpu_workloads import LLAMA_8B, fixed, mixed
 from tests.bench.ranks_parity import FAMILIES, parity_rows, runner_of
 

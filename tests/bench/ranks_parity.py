@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from tests.bench.gpu import Row
+from tests.bench.gpu_rows import Row
 from tests.engine.logprob_close import TOP, likeliest, parting, sampled
 from tests.engine.runner_driver import Job, Outcome, run_jobs
 from tests.engine.tiny_models import prompts, save_tiny
