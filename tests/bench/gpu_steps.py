@@ -100,6 +100,7 @@ def _rows(runner: CudaRunner, lens: list[int]) -> list[AdmittedRow]:
     return rows
 
 
+@torch.inference_mode()
 def fill_pages(runner: CudaRunner) -> None:
     for layer in runner._cache.layers:
         layer.k.normal_()
