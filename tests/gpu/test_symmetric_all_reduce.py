@@ -1,4 +1,4 @@
-"""The sum over memory that GPUs share, one process a GPU, against NCCL's and in graphs."""
+"""Sums and exchanges over memory that GPUs share, one process a GPU, by references, in graphs."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_two_processes_get_the_same_sums() -> None:
+def test_two_processes_exchange_the_same() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -48,15 +48,19 @@ class Symmetric:
         return is_kind and x.stride(1) == 1 and num_tokens <= self.sums.max_pieces
 
     def all_reduce(
-        self, x: torch.Tensor, following: Following | None = None, look_up: LookUp | None = None
+        self,
+        x: torch.Tensor,
+        following: Following | None = None,
+        look_up: LookUp | None = None,
+        **halves: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `octavo_kernels.gpu.all_reduce`, of what `can_sum`."""
+        """As `octavo_kernels.gpu.all_reduce`, halves included, of what `can_sum`."""
         num_tokens = len(x) if look_up is None else len(look_up.token_ids)
         few = self.word_sums
         given = [x] if following is None else [x, following.weight, following.residual]
         if few is None or num_tokens > few.max_pieces or not all(map(can_pair, given)):
-            return all_reduce(x, self.sums, following, look_up)
-        return word_all_reduce(x, few, following, look_up)
+            return all_reduce(x, self.sums, following, look_up, **halves)
+        return word_all_reduce(x, few, following, look_up, **halves)
 
     def can_gather(self, x: torch.Tensor) -> bool:
         is_kind = x.dtype == self.rows.inbox.dtype and x.stride(1) == 1
