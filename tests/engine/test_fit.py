@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.bench.gpu_experts import MODELS as EXPERTS
 from tests.bench.gpu_workloads import LLAMA_8B, MODELS
 
 from octavo_engine.config import KVCacheDType
@@ -27,6 +28,14 @@ MEASURED = [
     (1024, 8192, 14.96, 0.11, 2.08, 0.59, 109.64),
 ]
 """Llama-3.1-8B's shape in bfloat16 at max_model_len 8192, logged on 2026-11-30 at 5fca7f3."""
+
+
+MEASURED_EXPERTS = [
+    ("qwen3-30b-a3b", 56.87, 0.09, 2.47, 0.48, 67.46),
+    ("gpt-oss-20b", 38.96, 0.09, 3.26, 0.63, 84.44),
+]
+"""Mixtures of experts in bfloat16 with 1,024 rows, 8,192 tokens a step, max_model_len 8192; logged
+on 2026-11-30 at 83230ba."""
 
 
 def question(**fields: Any) -> FitQuestion:
@@ -52,6 +61,19 @@ def test_every_part_is_near_what_the_engine_measured(
     assert held_gib == pytest.approx(pages, rel=0.003)
     assert fit.max_model_len == 8192
     assert fit.is_enough
+
+
+@pytest.mark.parametrize("measured", MEASURED_EXPERTS, ids=lambda measured: measured[0])
+def test_the_parts_of_mixtures_of_experts_too(measured: tuple[Any, ...]) -> None:
+    name, weights, tables, activations, graphs, pages = measured
+    config = build_model_config(parse_config(EXPERTS[name], "test"))
+    fit = plan_fit(config, question(max_num_seqs=1024, max_step_tokens=8192))
+    assert fit.weights_bytes / GIB == pytest.approx(weights, rel=0.01)
+    assert fit.tables_bytes / GIB == pytest.approx(tables, abs=0.02)
+    assert fit.activations_bytes / GIB == pytest.approx(activations, rel=0.03)
+    assert fit.graphs_bytes / GIB == pytest.approx(graphs, abs=0.06)
+    held_gib = fit.num_kv_tokens * fit.kv_token_bytes / GIB
+    assert held_gib == pytest.approx(pages, rel=0.003)
 
 
 def test_a_quantized_model_leaves_more_for_tokens(llama: Any) -> None:
