@@ -84,11 +84,9 @@ def fused_packed_linear(
     return hopper_packed_linear(x, weight, bias, gated=gated, norm=norm, add=add)
 
 
-def can_be_single_row(weight: PackedWeight, dtype: torch.dtype) -> bool:
+def can_be_single_row(weight: PackedWeight) -> bool:
     """Whether `single_row_packed_linear` takes this weight: int4 or fp8 with one scale a row or
     one for a multiple of 128 inputs."""
-    if dtype not in (torch.bfloat16, torch.float16):
-        return False
     if not weight.has_row_scales and weight.group_size % STEP_INPUTS != 0:
         return False
     if weight.kind == "int4":
@@ -106,10 +104,10 @@ def single_row_packed_linear(
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As `linear_ops.single_row_linear`, for a weight that `can_be_single_row`, of any width."""
-    if x.shape != (1, weight.width) or not can_be_single_row(weight, x.dtype):
+    if x.shape != (1, weight.width) or not can_be_single_row(weight):
         raise ValueError(
-            f"single_row_packed_linear cannot multiply {tuple(x.shape)} {x.dtype} by "
-            f"{weight.kind} [{weight.num_rows}, {weight.width}] in groups of {weight.group_size}"
+            f"single_row_packed_linear cannot multiply {tuple(x.shape)} by {weight.kind} "
+            f"[{weight.num_rows}, {weight.width}] in groups of {weight.group_size}"
         )
     if x.is_cpu:
         from octavo_kernels.reference.packed_linear import single_row_packed_linear as run

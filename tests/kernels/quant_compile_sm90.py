@@ -9,7 +9,8 @@ from tests.kernels.compile_sm90 import collect_launches
 from octavo_kernels.gpu import packed_linear, scaled_linear
 from octavo_kernels.gpu.hopper_packed import hopper_packed_linear
 from octavo_kernels.gpu.quantize_tokens import quantize_tokens
-from octavo_kernels.linear_ops import NormInput, NormOutput
+from octavo_kernels.gpu.single_row_packed import single_row_packed_linear
+from octavo_kernels.linear_ops import NormInput, NormOutput, RowNorm
 from octavo_kernels.packed_weight import MAX_TILES, PackedKind, PackedWeight, num_steps
 
 DTYPE = torch.bfloat16
@@ -59,6 +60,18 @@ def scaled(num_tokens: int, weight: PackedWeight) -> None:
     scaled_linear.scaled_linear(values, scales, weight, None, DTYPE, use_tma=True)
 
 
+def single(weight: PackedWeight, *, gated: bool = False) -> None:
+    """As a decoder has it: after a norm, or a long one before a residual."""
+    x = torch.empty(1, weight.width, dtype=DTYPE)
+    is_long = weight.width > 8192
+    single_row_packed_linear(
+        x, weight, None,
+        gated=gated,
+        norm=None if is_long else RowNorm(x[0], 0.0, 1e-5),
+        residual=torch.empty(1, weight.num_rows, dtype=DTYPE) if is_long else None,
+    )  # fmt: skip
+
+
 def cases() -> dict[str, Callable[[], object]]:
     square, gate, long = (4096, 4096), (28672, 4096), (4096, 14336)
     int4 = weight_of("int4", square, has_groups=True)
@@ -72,6 +85,12 @@ def cases() -> dict[str, Callable[[], object]]:
         "int4 gate 64": lambda: fused(64, int4_gate, gated=True),
         "fp8 1": lambda: fused(1, fp8, adds=True),
         "fp8 blocks 32": lambda: fused(32, blocks),
+        "single int4": lambda: single(int4),
+        "single int4 zeros": lambda: single(asymmetric),
+        "single int4 gate": lambda: single(int4_gate, gated=True),
+        "single int4 long": lambda: single(weight_of("int4", long, has_groups=True)),
+        "single fp8": lambda: single(fp8),
+        "single fp8 blocks": lambda: single(blocks),
         "plain int4 4": lambda: packed_linear.packed_linear(x[:, :4096], int4, None),
         "scaled fp8 100": lambda: scaled(100, fp8),
         "quantize fp8": lambda: quantize_tokens(x, torch.float8_e4m3fn, None, None),

@@ -140,8 +140,7 @@ class PackedLinear:
     def single_row_weight(self) -> PackedWeight | None:
         """The whole weight, where `quant_ops.single_row_packed_linear` takes it."""
         weight = self.fusable_weight(gated=False)
-        is_fit = weight is not None and can_be_single_row(weight, self._build.dtype)
-        return weight if is_fit else None
+        return weight if weight is not None and can_be_single_row(weight) else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if len(self._weights) == 1:

@@ -23,9 +23,6 @@ from octavo_kernels.gpu.single_row_words import (
 from octavo_kernels.linear_ops import RowNorm
 from octavo_kernels.packed_weight import PackedWeight
 
-STEP_BYTES = 128
-BYTES_OF_THREAD = 128
-
 
 @dataclass(frozen=True)
 class SingleRowConfig:
@@ -36,13 +33,18 @@ class SingleRowConfig:
     num_warps: int
     overlaps: bool
     """Whether words are loaded while the kernel before still runs."""
+    max_registers: int | None = None
+    """Of a thread; fewer let more programs, and so more loads, be on a core."""
 
 
 def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
-    """About 128 bytes of a chunk's words a thread, up to eight rows of the weight a program."""
-    chunk = min(triton.next_power_of_2(weight.num_steps), 16 if weight.kind == "int4" else 32)
-    num_warps = max(1, min(4, chunk // 4))
-    rows = max(2, min(8, BYTES_OF_THREAD * 32 * num_warps // (chunk * STEP_BYTES)))
+    """Rows of up to 4,096 inputs at once, longer ones in chunks of half as many."""
+    most = 16 if weight.kind == "int4" else 32
+    if weight.num_steps > most:
+        chunk, num_warps, rows = most // 2, 2, 4 if weight.kind == "int4" else 2
+    else:
+        chunk = triton.next_power_of_2(weight.num_steps)
+        num_warps, rows = max(1, min(4, chunk // 4)), 8
     return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=True)
 
 
@@ -62,10 +64,10 @@ def _load(
 
 @triton.jit
 def _sums(
-    words, scales, zeros, x, gamma, gamma_offset, one, row, is_row, N: tl.constexpr,
+    words, scales, zeros, x, gamma, one, row, is_row, N: tl.constexpr,
     K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     SCALE_ROWS: tl.constexpr, HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    IS_INT4: tl.constexpr, HAS_NORM: tl.constexpr, OVERLAP: tl.constexpr,
+    IS_INT4: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """(products of the rows before a row's scale, sum of the inputs' squares)."""
     chunks: tl.constexpr = (STEPS + CHUNK - 1) // CHUNK
@@ -81,13 +83,13 @@ def _sums(
     for i in tl.static_range(chunks):
         if IS_INT4:
             more, more_squares = multiply_int4(
-                held[0], held[1], held[2], held[3], held[4], x, gamma, gamma_offset, one,
-                i * CHUNK, K, CHUNK, HAS_ZEROS, HAS_NORM,
+                held[0], held[1], held[2], held[3], held[4], x, gamma, one,
+                i * CHUNK, K, CHUNK, HAS_ZEROS, HAS_NORM, OFFSET,
             )  # fmt: skip
         else:
             more, more_squares = multiply_fp8(
-                held[0], held[1], x, gamma, gamma_offset, i * CHUNK, K, CHUNK, HAS_GROUPS,
-                HAS_NORM,
+                held[0], held[1], x, gamma, i * CHUNK, K, CHUNK, HAS_GROUPS,
+                HAS_NORM, OFFSET,
             )  # fmt: skip
         totals += more
         squares += more_squares
@@ -100,12 +102,12 @@ def _sums(
 
 @triton.jit
 def _single_row_packed_kernel(
-    x, words, scales, zeros, out, bias, gamma, residual, eps, gamma_offset, one,
+    x, words, scales, zeros, out, bias, gamma, residual, eps, one,
     N: tl.constexpr, K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr,
     HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
-    GATED: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    GATED: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = 2 if GATED else 1
     idx = tl.arange(0, parts * BLOCK_N)
@@ -114,8 +116,8 @@ def _single_row_packed_kernel(
     # With a gate its rows first, then those of the other part.
     row = first + idx % BLOCK_N + (idx // BLOCK_N) * N
     result, square_sum = _sums(
-        words, scales, zeros, x, gamma, gamma_offset, one, row, is_row, parts * N, K, STEPS, CHUNK,
-        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OVERLAP,
+        words, scales, zeros, x, gamma, one, row, is_row, parts * N, K, STEPS, CHUNK,
+        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OFFSET, OVERLAP,
     )  # fmt: skip
     if not HAS_GROUPS:
         result *= tl.load(scales + row // SCALE_ROWS, mask=is_row, other=0.0).to(tl.float32)
@@ -159,16 +161,17 @@ def single_row_packed_linear(
         out if norm is None else norm.gamma,
         out if residual is None else residual,
         0.0 if norm is None else norm.eps,
-        0.0 if norm is None else norm.gamma_offset,
         ONE,
         N=num_rows,
         CHUNK=config.chunk,
         BLOCK_N=config.block_rows,
         GATED=gated,
         HAS_NORM=norm is not None,
+        OFFSET=0.0 if norm is None else norm.gamma_offset,
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
         num_warps=config.num_warps,
+        maxnreg=config.max_registers,
         **_constants(weight),
         **(overlap_options(x.device) if config.overlaps else {"OVERLAP": False}),
     )

@@ -79,13 +79,15 @@ def load_fp8(
 
 
 @triton.jit
-def _inputs(x, gamma, gamma_offset, column, K: tl.constexpr, HAS_NORM: tl.constexpr):
+def _inputs(x, gamma, column, K: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr):
     """(inputs times the norm's weight, their squares), both float32."""
     token = tl.load(x + column, mask=column < K, other=0.0).to(tl.float32)
     squares = token * token
     if HAS_NORM:
         scale = tl.load(gamma + column, mask=column < K, other=0.0).to(tl.float32)
-        token *= scale + gamma_offset
+        if OFFSET != 0.0:
+            scale += OFFSET
+        token *= scale
     return token, squares
 
 
@@ -118,68 +120,66 @@ def _number(word, one, MASK: tl.constexpr):
 
 
 @triton.jit
-def _add_nibbles(word, one, sum0, sum1, low0, high0, low1, high1, low2, high2, low3, high3):
-    """Adds (1 + nibble / 16) * input of planes 0 and 1 to sum0, of 2 and 3 to sum1."""
-    moved = word << 3
-    sum1 += _number(moved, one, LOWER) * low3
-    sum0 += _number(moved, one, UPPER) * high0
-    moved = word << 11
-    sum0 += _number(moved, one, LOWER) * low1
-    sum1 += _number(moved, one, UPPER) * low2
-    moved = word >> 5
-    sum0 += _number(moved, one, LOWER) * high1
-    sum1 += _number(moved, one, UPPER) * high2
-    moved = (word << 19) | (word.to(tl.uint32, bitcast=True) >> 13).to(tl.int32, bitcast=True)
-    sum0 += _number(moved, one, UPPER) * low0
-    sum1 += _number(moved, one, LOWER) * high3
-    return sum0, sum1
+def _group_sums(words, one, zero, x, gamma, column, DOWN: tl.constexpr, UP: tl.constexpr,
+                K: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_NORM: tl.constexpr,
+                OFFSET: tl.constexpr):  # fmt: skip
+    """(1 / 16 of the sums over one group of inputs [rows, threads of a row], squares of these).
+
+    words: those of `_four`. DOWN, UP: shifts of a word that bring the group's nibbles of its upper
+    and of its lower half to their places: of the first plane to the lower, of the second to the
+    upper.
+    """
+    token0, squares0 = _inputs(x, gamma, column, K, HAS_NORM, OFFSET)
+    token1, squares1 = _inputs(x, gamma, column + 64, K, HAS_NORM, OFFSET)
+    low0, high0 = _halves(token0 * 16.0)
+    low1, high1 = _halves(token1)
+    plane0, plane1 = low0 + high0, low1 + high1
+    if HAS_ZEROS:
+        sums = -_of_thread(plane0 + plane1, 4)
+    else:
+        sums = -_of_thread(plane0 * LOWER_START + plane1 * UPPER_START, 4)
+    lows0, highs0, lows1, highs1 = _four(low0), _four(high0), _four(low1), _four(high1)
+    for i in tl.static_range(4):
+        moved = words[i] << UP
+        sums += _number(moved, one, LOWER) * lows0[i]
+        sums += _number(moved, one, UPPER) * lows1[i]
+        moved = words[i] >> DOWN
+        sums += _number(moved, one, LOWER) * highs0[i]
+        sums += _number(moved, one, UPPER) * highs1[i]
+    if HAS_ZEROS:
+        sums -= _of_thread(plane0 + plane1 * 16.0, 4) * (zero * 0.00390625)
+    return sums, squares0 + squares1
 
 
 @triton.jit
 def multiply_int4(
-    word, scale0, scale1, zero0, zero1, x, gamma, gamma_offset, one, step, K: tl.constexpr,
+    word, scale0, scale1, zero0, zero1, x, gamma, one, step, K: tl.constexpr,
     CHUNK: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_NORM: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):  # fmt: skip
     """(sums of each thread [rows, CHUNK * 8], squares of the inputs [CHUNK * 64])."""
     place = tl.arange(0, CHUNK * 64)
     column = (step + place // 64) * 256 + place % 64
-    token0, squares0 = _inputs(x, gamma, gamma_offset, column, K, HAS_NORM)
-    token1, squares1 = _inputs(x, gamma, gamma_offset, column + 64, K, HAS_NORM)
-    token2, squares2 = _inputs(x, gamma, gamma_offset, column + 128, K, HAS_NORM)
-    token3, squares3 = _inputs(x, gamma, gamma_offset, column + 192, K, HAS_NORM)
-    low0, high0 = _halves(token0)
-    low1, high1 = _halves(token1 * 16.0)
-    low2, high2 = _halves(token2)
-    low3, high3 = _halves(token3 * 16.0)
-    upper: tl.constexpr = 1.0 if HAS_ZEROS else UPPER_START
-    lower: tl.constexpr = 1.0 if HAS_ZEROS else LOWER_START
-    sum0 = -_of_thread((low0 + high0) * upper + (low1 + high1) * lower, 4)
-    sum1 = -_of_thread((low2 + high2) * upper + (low3 + high3) * lower, 4)
-    words, lows0, highs0, lows1, highs1 = (
-        _four(word), _four(low0), _four(high0), _four(low1), _four(high1),
-    )  # fmt: skip
-    lows2, highs2, lows3, highs3 = _four(low2), _four(high2), _four(low3), _four(high3)
-    for i in tl.static_range(4):
-        sum0, sum1 = _add_nibbles(
-            words[i], one, sum0, sum1, lows0[i], highs0[i], lows1[i], highs1[i], lows2[i],
-            highs2[i], lows3[i], highs3[i],
-        )  # fmt: skip
-    if HAS_ZEROS:
-        sum0 -= _of_thread((low0 + high0) * 16.0 + (low1 + high1), 4) * (zero0 * 0.00390625)
-        sum1 -= _of_thread((low2 + high2) * 16.0 + (low3 + high3), 4) * (zero1 * 0.00390625)
-    # Without groups both scales are the number 1.
-    total = sum0 * (scale0 * 16.0) + sum1 * (scale1 * 16.0)
-    return total, (squares0 + squares1) + (squares2 + squares3)
+    words = _four(word)
+    sums0, squares0 = _group_sums(words, one, zero0, x, gamma, column, 1, 15, K, HAS_ZEROS,
+                                  HAS_NORM, OFFSET)  # fmt: skip
+    total = sums0 * (scale0 * 16.0)
+    sums1, squares1 = _group_sums(words, one, zero1, x, gamma, column + 128, 9, 7, K, HAS_ZEROS,
+                                  HAS_NORM, OFFSET)  # fmt: skip
+    total += sums1 * (scale1 * 16.0)
+    return total, squares0 + squares1
 
 
 @triton.jit
-def multiply_fp8(number, scale, x, gamma, gamma_offset, step, K: tl.constexpr, CHUNK: tl.constexpr,
-                 HAS_GROUPS: tl.constexpr, HAS_NORM: tl.constexpr):  # fmt: skip
+def multiply_fp8(
+    number, scale, x, gamma, step, K: tl.constexpr, CHUNK: tl.constexpr, HAS_GROUPS: tl.constexpr,
+    HAS_NORM: tl.constexpr, OFFSET: tl.constexpr,
+):  # fmt: skip
     """As `multiply_int4`."""
     place = tl.arange(0, CHUNK * 64)
     column = (step + place // 64) * 128 + place % 64
-    low, low_squares = _inputs(x, gamma, gamma_offset, column, K, HAS_NORM)
-    high, high_squares = _inputs(x, gamma, gamma_offset, column + 64, K, HAS_NORM)
+    low, low_squares = _inputs(x, gamma, column, K, HAS_NORM, OFFSET)
+    high, high_squares = _inputs(x, gamma, column + 64, K, HAS_NORM, OFFSET)
     token = tl.join(low, high).reshape(1, CHUNK * 128)
     total = _of_thread(number.to(tl.float32) * token, 16)
     if HAS_GROUPS:
