@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import triton
+from tests.kernels.step_launches import step_launches
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -176,6 +177,8 @@ def main(cases: list[str]) -> None:
     for case in cases:
         if case == "small":
             small_launches()
+        elif case == "step":
+            step_launches()
         else:
             numbers, _, kind = case.partition(" ")
             rows, page, head_dim = map(int, numbers.split(","))

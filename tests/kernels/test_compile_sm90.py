@@ -11,17 +11,19 @@ import pytest
 
 # rows, page size, head dimension of the attention launches;
 # bfloat16, 32 query and 8 KV heads, pages in e4m3 where it says so
-CASES = ["small", "1,64,128", "32,64,128", "32,16,128", "4,64,256", "4,128,128", "32,64,128 e4m3"]
+ATTENTION = ["1,64,128", "32,64,128", "32,16,128", "4,64,256", "4,128,128", "32,64,128 e4m3"]
 SHARED_BYTES_LIMIT = 227 * 1024
 
 
 @pytest.fixture(scope="module")
 def reports() -> list[dict[str, Any]]:
     script = Path(__file__).with_name("compile_sm90.py")
+    cases = ["small", "step", *ATTENTION]
     # A process of its own: this one has chosen Triton's interpreter.
     done = subprocess.run(
-        [sys.executable, str(script), *CASES],
+        [sys.executable, "-m", "tests.kernels.compile_sm90", *cases],
         env=os.environ | {"TRITON_INTERPRET": "0"},
+        cwd=script.parents[2],
         capture_output=True,
         text=True,
         timeout=600,
@@ -56,6 +58,13 @@ def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
         "_prefill_kernel",
         "_hopper_prefill_kernel",
         "_merge_kernel",
+        "_write_words_kernel",
+        "_decode_inputs_kernel",
+        "_sampling_inputs_kernel",
+        "_commit_sampled_kernel",
+        "_kv_write_kernel",
+        "_skinny_kernel",
+        "_single_row_kernel",
     }
 
 
@@ -102,3 +111,11 @@ def test_pages_of_a_block_of_keys_come_by_the_copy_engine(reports: list[dict[str
     assert of(reports, "_decode_kernel", "1,64,128")["UTMALDG"] > 0
     assert of(reports, "_prefill_kernel", "1,64,128")["UTMALDG"] > 0
     assert of(reports, "_decode_kernel", "32,16,128")["LDGSTS"] > 0
+
+
+def test_products_of_few_tokens_meet_the_warpgroup_matrix_unit(
+    reports: list[dict[str, Any]],
+) -> None:
+    products = [report for report in reports if report["kernel"] == "_skinny_kernel"]
+    assert len(products) == 4
+    assert all(report["HGMMA"] > 0 and report["UTMALDG"] > 0 for report in products)
