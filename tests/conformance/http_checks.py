@@ -30,6 +30,7 @@ class HttpChecks:
             "chat n, logprobs": self._chat_logprobs,
             "completion": self._completion,
             "completion stream = answer": self._completion_stream,
+            "prompt scored": self._score,
             "usage chunk": self._usage_chunk,
             "stop string": self._stop,
             "json schema": self._schema,
@@ -103,6 +104,17 @@ class HttpChecks:
         chunks = self._events("/v1/completions", body)
         text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
         assert text == self._post("/v1/completions", body)["choices"][0]["text"]
+
+    def _score(self) -> None:
+        body = {"prompt": "Once upon a time", "max_tokens": 0, "echo": True, "logprobs": 1}
+        answer = self._post("/v1/completions", body)
+        (choice,) = answer["choices"]
+        assert choice["text"] == "Once upon a time"
+        first, *others = choice["logprobs"]["token_logprobs"]
+        assert first is None
+        assert others
+        assert all(score <= 0 for score in others)
+        assert answer["usage"]["completion_tokens"] == 0
 
     def _usage_chunk(self) -> None:
         body = self._body(stream_options={"include_usage": True})

@@ -20,10 +20,15 @@ OpenAI does. A field that is known but not supported is refused with a 400 that 
 
 A body is sent as `content-type: application/json`; any other type is a 415.
 
+Of forms: a schema is followed in all, `strict` or not; its `name` and `description` are told to
+nobody. Of prompts: `max_tokens: 0` on /v1/completions generates nothing; with `echo` and `logprobs`
+the prompt is scored.
+
 Of tools:
 
 - Where a call is required or named its arguments follow the function's schema, `strict` or not.
   With `auto` those of a function with `strict: true` do; of others they are what the model writes.
+  Without `strict` a function is not strict, in /v1/responses neither.
 - A `strict` schema is followed in all; keywords that cannot be (`not`, `uniqueItems`, ...) are a
   400 that names them. Other schemas are followed as far as they can be.
 - In the formats `llama3_json` and `json` the whole answer is calls or is none. With a `strict`
