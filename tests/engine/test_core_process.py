@@ -17,13 +17,19 @@ from tests.engine.gguf_files import EOS_ID, hf_weights, write_gguf
 from tests.engine.server_process import ServerProcess, serving_process
 from tests.engine.test_server_life import free_port
 
+from octavo_engine.cli.serve import load_model
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from octavo_engine.core import process_client
 from octavo_engine.core.in_process import build_engine
 from octavo_engine.core.process_client import ProcessEngine, start_process_engine
 from octavo_engine.errors import CheckpointError, EngineDead, PromptTooLong, QueueFull
+from octavo_engine.logs import LogFormat
 from octavo_engine.messages import ENGINE_STOPPED, EngineClient, EngineRequest, RequestDelta
 from octavo_engine.progress import Stage, silent
 from octavo_engine.sampling_params import SamplingParams
+from octavo_engine.server.settings import ServerSettings
+from octavo_engine.server.state import ServerState
+from octavo_engine.text import tokenizer
 
 NO_END = {EOS_ID: -100.0}
 STALL_LIMIT_S = 1.0
@@ -126,6 +132,29 @@ def test_broken_model_is_the_same_error_as_in_one_process(tmp_path: Path) -> Non
     broken = EngineConfig(model=ModelSettings(path=str(tmp_path / "missing"), device="cpu"))
     with pytest.raises(CheckpointError, match="missing"):
         start_process_engine(broken, "json", silent)
+
+
+def test_the_core_loads_beside_the_tokenizer_and_ends_when_that_fails(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    class Noted(ProcessEngine):
+        def __init__(self, config: EngineConfig, log_format: LogFormat) -> None:
+            super().__init__(config, log_format)
+            made.append(self.pid)
+
+    def load_tokenizer(path: str) -> None:
+        os.kill(made[0], 0)  # it is there
+        raise CheckpointError("no tokenizer")
+
+    monkeypatch.setattr(process_client, "ProcessEngine", Noted)
+    monkeypatch.setattr(tokenizer, "load_tokenizer", load_tokenizer)
+    state = ServerState(ServerSettings(served_model_names=("a",), core_process=True))
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        load_model(config, state)
+    with pytest.raises(ProcessLookupError):
+        os.kill(made[0], 0)
 
 
 async def test_stopped_core_shows_in_the_ages_and_a_killed_one_ends_its_streams(

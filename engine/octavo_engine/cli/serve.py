@@ -35,15 +35,15 @@ from octavo_engine.cli.termination import explain, write_termination_log
 from octavo_engine.config import Device, EngineConfig, ParallelSettings
 from octavo_engine.errors import ConfigError
 from octavo_engine.logs import LogFormat, configure_logs
-from octavo_engine.progress import Report, Stage
+from octavo_engine.progress import Stage
 from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.tls import TlsSettings
 
 if TYPE_CHECKING:
+    from octavo_engine.core.process_client import ProcessEngine
     from octavo_engine.messages import EngineClient
     from octavo_engine.parallel.setup import RankSetup
     from octavo_engine.server.state import Loaded, ServerState
-    from octavo_engine.structured.compiler import GrammarCompiler
 
 KEYS_VARIABLE = "OCTAVO_API_KEYS"
 _DEFAULTS = ServerSettings(served_model_names=("",))
@@ -182,15 +182,28 @@ def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
     def report(stage: Stage, share: float) -> None:
         state.startup.report(stage, share, time.monotonic())
 
-    report("tokenizer", 0.0)
-    tokenizer = load_tokenizer(config.model.path)
     settings = state.settings
-    if settings.chat_template is not None:
-        tokenizer.take_chat_template(settings.chat_template)
-    formats = choose_formats(settings.tool_parser, settings.reasoning_parser, tokenizer)
+    apart = _start_apart(config, settings)
+    report("tokenizer", 0.0)
+    try:
+        tokenizer = load_tokenizer(config.model.path)
+        if settings.chat_template is not None:
+            tokenizer.take_chat_template(settings.chat_template)
+        formats = choose_formats(settings.tool_parser, settings.reasoning_parser, tokenizer)
+    except BaseException:
+        if apart is not None:
+            apart.cancel()
+        raise
     compiler = GrammarCompiler(lambda: tokenizer)
     report("weights", 0.0)
-    engine = _start_engine(config, settings, compiler, report)
+    engine: EngineClient
+    if apart is not None:
+        apart.load(report)
+        engine = apart
+    else:
+        from octavo_engine.core.in_process import build_engine
+
+        engine = build_engine(config, compiler, report, settings.log_format)
     # What loading has left is there for good. The collector would walk its 350,000 objects now and
     # then, and the event loop would stand still for 0.2 s.
     gc.collect()
@@ -198,16 +211,13 @@ def load_model(config: EngineConfig, state: "ServerState") -> "Loaded":
     return Loaded(engine, tokenizer, formats, compiler)
 
 
-def _start_engine(
-    config: EngineConfig, settings: ServerSettings, compiler: "GrammarCompiler", report: Report
-) -> "EngineClient":
-    if is_core_apart(settings.core_process, config.model.device):
-        from octavo_engine.core.process_client import start_process_engine
+def _start_apart(config: EngineConfig, settings: ServerSettings) -> "ProcessEngine | None":
+    """The core's process, which loads beside the tokenizer; None: it is to run in this one."""
+    if not is_core_apart(settings.core_process, config.model.device):
+        return None
+    from octavo_engine.core.process_client import ProcessEngine
 
-        return start_process_engine(config, settings.log_format, report)
-    from octavo_engine.core.in_process import build_engine
-
-    return build_engine(config, compiler, report, settings.log_format)
+    return ProcessEngine(config, settings.log_format)
 
 
 def is_core_apart(asked: bool | None, device: Device) -> bool:

@@ -1,4 +1,4 @@
-"""The core's own process: `python -m octavo_engine.core.core_process COMMANDS REPORTS`.
+"""The core's own process: `python -m octavo_engine.core.core_process BOOT COMMANDS REPORTS`.
 
 Its main thread speaks with the server's process over two ZeroMQ sockets and says that it lives;
 the core runs on a thread, as in one process. It ends with the server: its standard input is a pipe
@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import structlog
 import zmq
@@ -63,8 +64,10 @@ class CoreProcess:
         self._engine: InProcessEngine | None = None
         self._has_failed = threading.Event()
 
-    def run(self) -> int:
+    def run(self, boot: wire.Boot) -> int:
         """Until told to close, left alone or dead; returns the exit code."""
+        configure_logs(boot.log_format)
+        threading.Thread(target=self._load, args=(boot,), daemon=True).start()
         poller = zmq.Poller()
         poller.register(self._commands, zmq.POLLIN)
         poller.register(sys.stdin.fileno(), zmq.POLLIN)
@@ -95,10 +98,6 @@ class CoreProcess:
     def _handle(self, command: wire.Command) -> bool:
         engine = self._engine
         match command:
-            case wire.Boot():
-                configure_logs(command.log_format)
-                load = threading.Thread(target=self._load, args=(command,), daemon=True)
-                load.start()
             case wire.Close():
                 if engine is not None:
                     engine.close_blocking()
@@ -153,10 +152,11 @@ def main() -> None:
     for socket in (commands, reports):
         socket.set_hwm(0)  # bounded by the requests themselves
     reports.linger = _LINGER_MS
-    commands.connect(sys.argv[1])
-    reports.connect(sys.argv[2])
+    boot_path, commands_address, reports_address = sys.argv[1:]
+    commands.connect(commands_address)
+    reports.connect(reports_address)
     speaker = Speaker(reports)
-    code = CoreProcess(commands, speaker).run()
+    code = CoreProcess(commands, speaker).run(wire.decode_boot(Path(boot_path).read_bytes()))
     commands.close(linger=0)
     speaker.close()
     context.term()  # waits until the last words have left

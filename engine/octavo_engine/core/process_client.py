@@ -39,9 +39,10 @@ class CoreProcessFailed(Exception):
 
 
 class ProcessEngine:
-    """Implements `EngineClient`. Made by `start_process_engine`."""
+    """Implements `EngineClient`, once it is loaded."""
 
     def __init__(self, config: EngineConfig, log_format: LogFormat) -> None:
+        """The process starts and begins to load."""
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-core-")  # ours alone: mode 0700
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._commands = self._context.socket(zmq.PUSH)
@@ -54,8 +55,7 @@ class ProcessEngine:
         self._door: DoorLimits | None = None
         self._stats: EngineStats | None = None
         self._heard_s = time.monotonic()
-        self._process = self._start()
-        self._boot = wire.Boot(config, log_format)
+        self._process = self._start(wire.Boot(config, log_format))
         self._listener = threading.Thread(target=self._listen, name="octavo-listen", daemon=True)
 
     @property
@@ -132,9 +132,6 @@ class ProcessEngine:
     def load(self, report: Report) -> None:
         """Blocks until the core is ready. Raises what went wrong; then nothing is left behind."""
         try:
-            while not self._commands.poll(_LISTEN_MS, zmq.POLLOUT):
-                self._raise_if_ended()
-            self._send(self._boot)
             while self._stats is None:
                 message = self._next_report()
                 if isinstance(message, wire.Loading):
@@ -147,20 +144,30 @@ class ProcessEngine:
                     self._raise_if_ended()
                 else:
                     self._handle(message)
+            # What is sent before is dropped.
+            while not self._commands.poll(_LISTEN_MS, zmq.POLLOUT):
+                self._raise_if_ended()
         except BaseException:
-            self._process.kill()
-            self._process.wait()
-            self._release()
+            self.cancel()
             raise
         self._listener.start()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def cancel(self) -> None:
+        """Instead of `load`, or when that has failed: nothing is left behind."""
+        self._process.kill()
+        self._process.wait()
+        self._release()
+
+    def _start(self, boot: wire.Boot) -> "subprocess.Popen[bytes]":
+        boot_path = Path(self._folder.name) / "boot"
+        boot_path.write_bytes(wire.encode(boot))
         addresses = [f"ipc://{Path(self._folder.name) / name}" for name in ("commands", "reports")]
         for socket, address in zip((self._commands, self._reports), addresses, strict=True):
             socket.set_hwm(0)
             socket.linger = 0
             socket.bind(address)
-        command = [sys.executable, "-m", "octavo_engine.core.core_process", *addresses]
+        program = "octavo_engine.core.core_process"
+        command = [sys.executable, "-m", program, str(boot_path), *addresses]
         return subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def _release(self) -> None:

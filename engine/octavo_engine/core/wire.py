@@ -12,7 +12,7 @@ from octavo_engine.progress import Stage
 
 
 class Boot(msgspec.Struct, tag=True, frozen=True):
-    """The first message: load this."""
+    """Load this. In a file that is there before the core's process is."""
 
     config: EngineConfig
     log_format: LogFormat
@@ -36,7 +36,7 @@ class Close(msgspec.Struct, tag=True, frozen=True):
     """Abort what is left, then exit."""
 
 
-Command = Boot | Submit | Abort | Finish | Close
+Command = Submit | Abort | Finish | Close
 
 # From the core.
 
@@ -78,5 +78,6 @@ class Died(msgspec.Struct, tag=True, frozen=True):
 Report = Loading | Ready | Failed | Deltas | Beat | Died
 
 encode = msgspec.msgpack.Encoder().encode
+decode_boot = msgspec.msgpack.Decoder(Boot).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_report = msgspec.msgpack.Decoder(Report).decode
