@@ -33,8 +33,19 @@ class QuantState(msgspec.Struct, frozen=True, kw_only=True):
     nested_offset: float | None = None
 
 
+class WithoutKernel:
+    """Part of a `WeightFormat`: no kernel holds such a matrix, it is dequantised at load."""
+
+    @property
+    def packing(self) -> None:
+        return None
+
+    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
+        raise NotImplementedError("no kernel holds such a matrix")  # `packing` is None
+
+
 @dataclass(frozen=True)
-class Bnb4BitFormat:
+class Bnb4BitFormat(WithoutKernel):
     kind: str
     """nf4 or fp4; the stored table says what the codes mean."""
 
@@ -61,13 +72,6 @@ class Bnb4BitFormat:
             found[nested] = Stored(_shape(f"{module}.{nested}", infos), ("F32",))
             found["weight.nested_quant_map"] = Stored((256,), ("F32",))
         return found
-
-    @property
-    def packing(self) -> None:
-        return None
-
-    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
-        raise NotImplementedError("no kernel holds such a matrix")  # `packing` is None
 
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]
@@ -122,7 +126,7 @@ def _scales(stored: Mapping[str, torch.Tensor], state: QuantState) -> torch.Tens
 
 
 @dataclass(frozen=True)
-class BnbInt8Format:
+class BnbInt8Format(WithoutKernel):
     def describe(self) -> str:
         return "int8, one scale a row, weights only"
 
@@ -135,13 +139,6 @@ class BnbInt8Format:
         if f"{module}.weight_format" in infos:
             found["weight_format"] = Stored((), ("U8",))
         return found
-
-    @property
-    def packing(self) -> None:
-        return None
-
-    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
-        raise NotImplementedError("no kernel holds such a matrix")  # `packing` is None
 
     def dequantize(
         self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]

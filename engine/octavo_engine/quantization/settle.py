@@ -9,7 +9,7 @@ import torch
 from octavo_engine.quantization.bits import WORD_BITS
 from octavo_engine.quantization.format import TensorInfos
 from octavo_engine.quantization.gptq import GptqFormat
-from octavo_engine.quantization.scheme import LinearScheme, Rule, Scheme
+from octavo_engine.quantization.scheme import Rule, Scheme
 from octavo_engine.quantization.zero_points import Sample, find_zero_offset
 
 log = structlog.get_logger(__name__)
@@ -84,4 +84,5 @@ def _mended(rule: Rule, offsets: Mapping[GptqFormat, int]) -> Rule:
     offset = offsets.get(linear.weights)
     if offset is None:
         return rule
-    return Rule(rule.matcher, LinearScheme(weights=replace(linear.weights, zero_offset=offset)))
+    weights = replace(linear.weights, zero_offset=offset)
+    return Rule(rule.matcher, replace(linear, weights=weights))

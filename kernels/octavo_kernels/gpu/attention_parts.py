@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo_kernels.metadata import KVScales
+from octavo_kernels.metadata import AttentionRule
 
 # A finite stand-in for minus infinity: the difference of two of them is 0, not NaN.
 MASKED = tl.constexpr(-1.0e30)
@@ -112,15 +112,9 @@ def safe_inverse(total):
     return tl.where(total > 0, 1.0 / tl.where(total > 0, total, 1.0), 0.0)
 
 
-@dataclass(frozen=True)
-class AttentionOptions:
-    """What a layer asks of attention beyond the step; meanings as in `ops.paged_attention`."""
-
-    scale: float
-    window: int | None = None
-    softcap: float | None = None
-    sinks: torch.Tensor | None = None
-    scales: KVScales | None = None
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(AttentionRule):
+    """The rule, and its numbers as the kernels take them."""
 
     @property
     def kernel_scale(self) -> float:
