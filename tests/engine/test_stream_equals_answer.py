@@ -52,11 +52,15 @@ def cuts(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @many
-@given(TEXTS, TEXTS, STEPS, cuts())
-async def test_completions(text: str, other: str, steps: list[int], fields: dict[str, Any]) -> None:
+@given(TEXTS, TEXTS, STEPS, cuts(), st.booleans())
+async def test_completions(
+    text: str, other: str, steps: list[int], fields: dict[str, Any], echo: bool
+) -> None:
+    fields |= {"prompt": ["hé", "you"], "logprobs": 1, "echo": echo}
+    fields["max_tokens"] = max(fields["max_tokens"] - 1, 0)
     async with serving(two_texts(text, other, steps)) as client:
-        plain = await client.complete(**fields, logprobs=1)
-        *chunks, last = await client.stream_complete(**fields, logprobs=1, **USAGE)
+        plain = await client.complete(**fields)
+        *chunks, last = await client.stream_complete(**fields, **USAGE)
     assert joined_completion(chunks) == plain["choices"]
     assert last["usage"] == plain["usage"]
 

@@ -129,6 +129,7 @@ class Answer(ABC):
         yield DONE
 
     def _encode(self, item: ChoiceDelta, generation: Generation) -> bytes:
+        """Nothing for a delta that is worth no chunk."""
         raise_failure(item)
         delta = item.delta
         if not (delta.finish_reason or self.has_news(delta)):

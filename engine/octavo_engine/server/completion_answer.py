@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from octavo_engine.messages import EngineRequest, PositionLogprobs
 from octavo_engine.server.answers import Answer, WholeChoice
-from octavo_engine.server.generation import ChoiceDelta
+from octavo_engine.server.generation import ChoiceDelta, Generation
 from octavo_engine.server.logprobs import (
     completion_logprobs,
     echoed_logprobs,
@@ -39,6 +39,8 @@ class CompletionAnswer(Answer):
         )
         self._begun: set[int] = set()
         """Choices whose echo is out."""
+        self._prompt_logprobs: dict[int, list[PositionLogprobs | None]] = {}
+        """Of each prompt, for the echoes of a stream."""
 
     def whole(self, choices: list[WholeChoice], usage: Usage) -> Struct:
         # The engine sends the prompt's logprobs once, with the first of a prompt's sequences.
@@ -75,14 +77,22 @@ class CompletionAnswer(Answer):
     def opening_chunks(self) -> list[Struct]:
         return []
 
+    def _encode(self, item: ChoiceDelta, generation: Generation) -> bytes:
+        if item.prompt_logprobs is not None:  # with the prompt's first sequence, before the others
+            self._prompt_logprobs[item.index // self.n] = item.prompt_logprobs
+        return super()._encode(item, generation)
+
     def chunk(self, item: ChoiceDelta, usage: Usage | UnsetType | None) -> Struct:
         delta = item.delta
-        echoed = "" if item.index in self._begun else self._echoed_text(item.index)
-        self._begun.add(item.index)
+        echoed, prompt_logprobs = "", None
+        if item.index not in self._begun:
+            self._begun.add(item.index)
+            echoed = self._echoed_text(item.index)
+            prompt_logprobs = self._prompt_logprobs.get(item.index // self.n)
         choice = CompletionChoice(
             index=item.index,
             text=echoed + delta.text,
-            logprobs=self._logprobs(item.index, delta.tokens, item.prompt_logprobs),
+            logprobs=self._logprobs(item.index, delta.tokens, prompt_logprobs),
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason if delta.finish_reason is not None else UNSET,
             token_ids=[piece.token_id for piece in delta.tokens]

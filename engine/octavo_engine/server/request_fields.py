@@ -184,10 +184,6 @@ class CompletionRequest(SamplingFields):
     def _check_best_of(self) -> "CompletionRequest":
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise UnsupportedField("best_of", self.best_of, self.neutral_words["best_of"])
-        if self.echo and self.stream and self.logprobs is not None:
-            raise InvalidField(
-                "logprobs", "'echo' with 'logprobs' is not available when 'stream' is true"
-            )
         return self
 
 

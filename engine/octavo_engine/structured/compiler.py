@@ -19,7 +19,8 @@ from octavo_engine.errors import RequestError
 if TYPE_CHECKING:
     from octavo_engine.text.tokenizer import Tokenizer
 
-_MAX_CACHED = 128
+_MAX_CACHED = 256
+"""Two of the largest requests: each strict function is compiled by itself, too."""
 _MAX_CACHED_CHARS = 8 * 2**20
 _MAX_LEXER_STATES = 50_000
 """Of 1 to 2 kB each."""
