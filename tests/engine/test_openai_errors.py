@@ -2,8 +2,10 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
+from tests.engine.byte_tokenizer import make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import chat_body, client_of, make_state, serving
 
@@ -247,6 +249,21 @@ async def test_engine_failure_in_a_stream_is_an_error_event() -> None:
     async with serving(engine) as client:
         chunks = await client.stream_complete()
     assert chunks[-1]["error"]["message"] == "the logits were not finite"
+
+
+async def test_text_that_cannot_be_made_is_told_whole_and_streamed_and_its_work_ends() -> None:
+    tokenizer = make_tokenizer()
+    broken = Mock(push=Mock(side_effect=UnicodeError("secret")))
+    engine = EchoEngine(always("hello"))
+    async with serving(engine, tokenizer) as client:
+        with patch.object(tokenizer, "detokenizer", return_value=broken):
+            answer = await client.refused(COMPLETIONS, completion(), status=500)
+            chunks = await client.stream_complete()
+            events = await client.stream_response({"model": "echo", "input": "hi"})
+    assert answer == chunks[-1]["error"]
+    assert (answer["message"], answer["type"]) == ("internal error", "server_error")
+    assert events[-1]["response"]["error"]["message"] == "internal error"
+    assert engine.aborted == [request.request_id for request in engine.requests]
 
 
 async def test_dead_engine_is_a_503() -> None:

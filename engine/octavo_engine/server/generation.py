@@ -6,17 +6,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 import msgspec
+import structlog
 from msgspec import UNSET
 
 from octavo_engine.errors import OctavoError
 from octavo_engine.messages import EngineRequest, PositionLogprobs, RequestDelta, RequestStream
 from octavo_engine.server.chat_plan import ChatPlan
 from octavo_engine.server.coalesce import coalesce
-from octavo_engine.server.errors import from_engine
+from octavo_engine.server.errors import ApiError, from_engine
 from octavo_engine.server.request_times import RequestTimes
 from octavo_engine.server.response_types import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo_engine.server.state import Loaded, ServerState
 from octavo_engine.text.sequence_text import SequenceText, TextDelta
+
+log = structlog.get_logger(__name__)
 
 
 class ChoiceDelta(msgspec.Struct, frozen=True):
@@ -58,12 +61,16 @@ class Generation:
         """Deltas of all choices as they come, until every choice has its finish reason.
 
         Every sequence that the engine ends or the server cuts at a stop string comes to an end.
+        Raises `ApiError` 500 for text that cannot be made, which a stream can tell its reader.
         """
         async with aclosing(self._merged()) as merged:
-            async for prompt_idx, deltas in merged:
-                yield [
-                    msgspec.structs.replace(d, index=prompt_idx * self._n + d.index) for d in deltas
-                ]
+            try:
+                async for prompt_idx, deltas in merged:
+                    first = prompt_idx * self._n
+                    yield [msgspec.structs.replace(d, index=first + d.index) for d in deltas]
+            except Exception as error:
+                log.exception("a request failed", request_id=self._runs[0].request.request_id)
+                raise ApiError(500, "internal error") from error
 
     def usage(self) -> Usage:
         """Tokens so far."""
