@@ -80,22 +80,22 @@ def _sums(
     wait_for_previous(OVERLAP)
     totals = tl.zeros((row.shape[0], CHUNK * 8), tl.float32)
     squares = tl.zeros((CHUNK * 64,), tl.float32)
-    for i in tl.static_range(chunks):
+    for step in range(0, STEPS, CHUNK):
         if IS_INT4:
             more, more_squares = multiply_int4(
-                held[0], held[1], held[2], held[3], held[4], x, gamma, one,
-                i * CHUNK, K, CHUNK, HAS_ZEROS, HAS_NORM, OFFSET,
+                held[0], held[1], held[2], held[3], held[4], x, gamma, one, step, K, CHUNK,
+                HAS_ZEROS, HAS_NORM, OFFSET,
             )  # fmt: skip
         else:
             more, more_squares = multiply_fp8(
-                held[0], held[1], x, gamma, i * CHUNK, K, CHUNK, HAS_GROUPS,
-                HAS_NORM, OFFSET,
-            )  # fmt: skip
+                held[0], held[1], x, gamma, step, K, CHUNK, HAS_GROUPS, HAS_NORM, OFFSET
+            )
         totals += more
         squares += more_squares
-        held = ahead
-        if i + 2 < chunks:
-            ahead = _load(words, scales, zeros, row, is_row, (i + 2) * CHUNK, N, K, STEPS, CHUNK,
+        if chunks > 1:
+            held = ahead
+            # Nothing beyond the last step is read.
+            ahead = _load(words, scales, zeros, row, is_row, step + 2 * CHUNK, N, K, STEPS, CHUNK,
                           GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
     return tl.sum(totals, 1), tl.sum(squares) if HAS_NORM else 0.0
 
