@@ -1,25 +1,48 @@
 """The reference page of request fields, and that the lists on it tell the truth."""
 
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
-from openai.types import completion_create_params
+from openai.types import chat, completion_create_params, responses
 from openai.types.chat import completion_create_params as chat_create_params
-from openai.types.responses import response_create_params
+from openai.types.responses import response_create_params, response_input_param
 from openai.types.shared.reasoning_effort import ReasoningEffort
-from openai.types.shared_params import reasoning
+from openai.types.shared_params import (
+    FunctionDefinition,
+    reasoning,
+    response_format_json_schema,
+)
+from pydantic import BaseModel
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import client_of, make_state
 
 from octavo_engine.server.fields_page import fields_page
+from octavo_engine.server.message_fields import ChatMessage, RefusalPart, TextPart
+from octavo_engine.server.neutral_fields import NeutralFields
 from octavo_engine.server.request_fields import (
     ChatCompletionRequest,
     CompletionRequest,
     Effort,
     GenerationFields,
+    StreamOptions,
 )
-from octavo_engine.server.responses_fields import ReasoningFields, ResponsesRequest
+from octavo_engine.server.responses_fields import (
+    AllowedChoice,
+    FunctionCallInput,
+    FunctionOutputInput,
+    FunctionToolFields,
+    MessageInput,
+    ReasoningFields,
+    ReasoningInput,
+    RefusalItemPart,
+    ResponsesRequest,
+    SchemaFormat,
+    TextFields,
+    TextItemPart,
+)
+from octavo_engine.server.structure_fields import JsonSchemaFormat
+from octavo_engine.server.tool_fields import FunctionSpec, Tool
 
 PAGE = Path(__file__).parents[2] / "engine" / "REQUEST_FIELDS.md"
 CASES = [
@@ -65,6 +88,40 @@ def test_every_field_that_openais_client_can_send_is_known(
 ) -> None:
     known = {*kind.model_fields, *kind.neutral_values}
     assert set(params.__annotations__) - known == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        *[(ChatMessage, getattr(chat, f"ChatCompletion{role}MessageParam"))
+          for role in ("System", "Developer", "User", "Assistant", "Tool", "Function")],
+        (TextPart, chat.ChatCompletionContentPartTextParam),
+        (RefusalPart, chat.ChatCompletionContentPartRefusalParam),
+        (Tool, chat.ChatCompletionFunctionToolParam),
+        (FunctionSpec, FunctionDefinition),
+        (JsonSchemaFormat, response_format_json_schema.JSONSchema),
+        (StreamOptions, chat.ChatCompletionStreamOptionsParam),
+        (MessageInput, responses.EasyInputMessageParam),
+        (MessageInput, responses.ResponseOutputMessageParam),
+        (TextItemPart, responses.ResponseInputTextParam),
+        (TextItemPart, responses.ResponseOutputTextParam),
+        (RefusalItemPart, responses.ResponseOutputRefusalParam),
+        (FunctionCallInput, responses.ResponseFunctionToolCallParam),
+        (FunctionOutputInput, response_input_param.FunctionCallOutput),
+        (ReasoningInput, responses.ResponseReasoningItemParam),
+        (FunctionToolFields, responses.FunctionToolParam),
+        (AllowedChoice, responses.ToolChoiceAllowedParam),
+        (TextFields, responses.ResponseTextConfigParam),
+        (SchemaFormat, responses.ResponseFormatTextJSONSchemaConfigParam),
+    ],
+)  # fmt: skip
+def test_every_field_of_what_lies_in_a_request_is_known(
+    kind: type[BaseModel], params: type
+) -> None:
+    known = {field.alias or name for name, field in kind.model_fields.items()}
+    if issubclass(kind, NeutralFields):
+        known |= set(kind.neutral_values)
+    assert set(get_type_hints(params)) - known == set()
 
 
 def test_every_effort_and_kind_of_reasoning_that_openais_client_can_ask_for_is_known() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from openai.types.responses import Response
 from tests.engine.chat_messages import engine_of, state_of
 from tests.engine.echo_engine import EchoEngine
 from tests.engine.joined import joined_items
@@ -71,6 +72,17 @@ async def test_items_become_the_messages_of_a_chat():
     )
 
 
+@pytest.mark.parametrize("by_alias", [True, False])
+async def test_items_may_be_sent_back_as_openais_client_dumps_them(by_alias):
+    call = f'<tool_call>{{"name": "time", "arguments": {PARIS}}}</tool_call> Now.'
+    async with client_of(state_of(engine_of(call), tool_parser="hermes")) as client:
+        answer = Response.model_validate(await client.ok(RESPONSES, body_of(tools=TOOLS)))
+        items = [item.model_dump(by_alias=by_alias) for item in answer.output]
+        tools = [tool.model_dump(by_alias=by_alias) for tool in answer.tools]
+        await client.ok(RESPONSES, body_of(input=items, tools=tools))
+    assert [item["type"] for item in items] == ["function_call", "message"]
+
+
 async def test_max_output_tokens_leaves_an_answer_incomplete():
     async with client_of(state_of(engine_of("Hello."))) as client:
         answer = await client.ok(RESPONSES, body_of(max_output_tokens=3))
@@ -129,6 +141,11 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"tools": TOOLS[:1], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"input": [{"role": "user"}]}, "input.0.content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}",
+                     "async": True}]}, "input.0.async"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x",
+                     "caller": {"type": "program", "caller_id": "p"}}]}, "input.0.caller"),
+        ({"tools": [{**TOOLS[0], "defer_loading": True}]}, "tools.0.defer_loading"),
     ],
 )  # fmt: skip
 async def test_wrong_requests_name_the_field(fields, param):

@@ -1,14 +1,17 @@
 """Messages of a conversation as clients send them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from octavo_engine.server.field_errors import InvalidField
+from octavo_engine.server.neutral_fields import NeutralFields
 
 
-class TextPart(BaseModel):
+class TextPart(NeutralFields):
     model_config = ConfigDict(strict=True, extra="forbid")
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {"prompt_cache_breakpoint": ()}
 
     type: Literal["text"]
     text: str

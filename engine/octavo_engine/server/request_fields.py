@@ -17,6 +17,7 @@ from pydantic import (
 
 from octavo_engine.server.field_errors import InvalidField, UnsupportedField, shown
 from octavo_engine.server.message_fields import ChatMessage
+from octavo_engine.server.neutral_fields import NeutralFields
 from octavo_engine.server.structure_fields import StructureFields
 from octavo_engine.server.tool_fields import ToolFields
 
@@ -39,7 +40,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
-class GenerationFields(BaseModel):
+class GenerationFields(NeutralFields):
     """What every endpoint that generates knows."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -48,7 +49,6 @@ class GenerationFields(BaseModel):
         "store": (False,),
         "service_tier": ("auto", "default"),
     }
-    """Known fields without effect here, and the values (beside null) that ask for none."""
     ignored_fields: ClassVar[tuple[str, ...]] = (
         "user",
         "metadata",
@@ -62,16 +62,6 @@ class GenerationFields(BaseModel):
 
     model: str
     stream: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_neutral_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name, allowed in cls.neutral_values.items():
-            if data.get(name) is not None and data[name] not in allowed:
-                raise UnsupportedField(name, data[name], " or ".join(map(shown, allowed)))
-        return {name: value for name, value in data.items() if name not in cls.neutral_values}
 
 
 class SamplingFields(GenerationFields, StructureFields):

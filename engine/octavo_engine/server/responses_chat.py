@@ -105,8 +105,8 @@ def _add_item(messages: list[dict[str, Any]], item: InputItem) -> None:
             call = {"id": item.call_id, "type": "function", "function": function}
             _assistant_turn(messages).setdefault("tool_calls", []).append(call)
         case FunctionOutputInput():
-            output = _text(item.output)
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
+            output = {"content": _text(item.output), "name": item.name}
+            messages.append({"role": "tool", "tool_call_id": item.call_id, **output})
         case ReasoningInput():
             text = "".join(part.get("text", "") for part in item.content or item.summary)
             _assistant_turn(messages, is_new="reasoning_content")["reasoning_content"] = text

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from octavo_engine.server.field_errors import InvalidField
+from octavo_engine.server.neutral_fields import NeutralFields
 from octavo_engine.server.request_fields import MAX_TOP_LOGPROBS, Effort, GenerationFields
 from octavo_engine.server.structure_fields import JsonObjectFormat, TextFormat
 from octavo_engine.server.tool_fields import MAX_TOOLS, FunctionName
@@ -12,10 +13,16 @@ from octavo_engine.server.tool_fields import MAX_TOOLS, FunctionName
 _STRICT = ConfigDict(strict=True, extra="forbid")
 Status = Literal["in_progress", "completed", "incomplete"]
 LOGPROBS = "message.output_text.logprobs"
+_OF_CALLS: dict[str, tuple[Any, ...]] = {"caller": ({"type": "direct"},), "namespace": ()}
+"""Of calls by programs, and of functions in groups: there are none."""
+_ASYNC: dict[str, tuple[Any, ...]] = {"async": (False,), "async_": (False,)}
+"""The second is what the first is called where OpenAI's client dumps an answer."""
 
 
-class TextItemPart(BaseModel):
+class TextItemPart(NeutralFields):
     model_config = _STRICT
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {"prompt_cache_breakpoint": ()}
 
     type: Literal["input_text", "output_text"]
     text: str
@@ -48,8 +55,10 @@ class MessageInput(BaseModel):
     phase: str | None = None
 
 
-class FunctionCallInput(BaseModel):
+class FunctionCallInput(NeutralFields):
     model_config = _STRICT
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = _OF_CALLS | _ASYNC
 
     type: Literal["function_call"]
     call_id: str
@@ -59,12 +68,15 @@ class FunctionCallInput(BaseModel):
     status: Status | None = None
 
 
-class FunctionOutputInput(BaseModel):
+class FunctionOutputInput(NeutralFields):
     model_config = _STRICT
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = _OF_CALLS
 
     type: Literal["function_call_output"]
     call_id: str
     output: str | Parts
+    name: str | None = None
     id: str | None = None
     status: Status | None = None
 
@@ -97,8 +109,14 @@ InputItem = Annotated[
 ]
 
 
-class FunctionToolFields(BaseModel):
+class FunctionToolFields(NeutralFields):
     model_config = _STRICT
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = _ASYNC | {
+        "defer_loading": (False,),
+        "allowed_callers": (["direct"],),
+        "output_schema": (),
+    }
 
     type: Literal["function"]
     name: FunctionName
