@@ -47,16 +47,22 @@ def test_every_request_gets_one_line_with_the_endpoints_answer(tmp_path):
         "url": "/v1/completions",
         "body": {"model": "tiny", "prompt": "Once", "max_tokens": 3, "temperature": 0},
     }
-    source = write(tmp_path / "in.jsonl", [*(chat_line(str(i)) for i in range(30)), completion])
-    summary = run(source, tmp_path / "out.jsonl", FakeRunner())
-    assert (summary.num_requests, summary.num_ok, summary.num_failed) == (31, 31, 0)
+    response = {
+        "custom_id": "items",
+        "url": "/v1/responses",
+        "body": {"model": "tiny", "input": "Once", "max_output_tokens": 3},
+    }
+    lines = [*(chat_line(str(i)) for i in range(30)), completion, response]
+    summary = run(write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl", FakeRunner())
+    assert (summary.num_requests, summary.num_ok, summary.num_failed) == (32, 32, 0)
     results = read(tmp_path / "out.jsonl")
-    assert set(results) == {*map(str, range(30)), "text"}
+    assert set(results) == {*map(str, range(30)), "text", "items"}
     answer = results["7"]
     assert answer["status_code"] == 200
     assert answer["body"]["object"] == "chat.completion"
     assert answer["body"]["usage"]["completion_tokens"] == 12
     assert results["text"]["body"]["object"] == "text_completion"
+    assert results["items"]["body"]["object"] == "response"
 
 
 def test_a_wrong_request_fails_alone_and_its_line_says_why(tmp_path):

@@ -29,7 +29,7 @@ from octavo_engine.server.settings import ServerSettings
 from octavo_engine.server.state import Loaded, Phase, ServerState
 from octavo_engine.text.tokenizer import Tokenizer
 
-URLS = ("/v1/chat/completions", "/v1/completions")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _HEADERS = {"Content-Type": "application/json"}
 
 
