@@ -1,11 +1,13 @@
 """What a start on a GPU prepares beside the import of torch."""
 
 import ctypes
+import gc
 from typing import Any
 
 import pytest
 
 from octavo_engine.core.ahead import make_context
+from octavo_engine.core.start import uncollected
 
 
 class Driver:
@@ -39,3 +41,16 @@ def test_a_driver_that_refuses_is_asked_no_more(call: str) -> None:
     with pytest.raises(RuntimeError, match=f"{call} failed with 100"):
         make_context(as_library(driver))
     assert driver.calls[-1] == call
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_collector_is_left_as_it_was_also_by_an_import_that_fails(is_enabled: bool) -> None:
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        with pytest.raises(ImportError), uncollected():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
