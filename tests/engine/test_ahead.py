@@ -46,11 +46,17 @@ def test_a_driver_that_refuses_is_asked_no_more(call: str) -> None:
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_the_collector_is_left_as_it_was_also_by_an_import_that_fails(is_enabled: bool) -> None:
     was_enabled = gc.isenabled()
+    seen = []
+
+    def fail() -> None:
+        with uncollected():
+            seen.append(gc.isenabled())
+            raise ImportError
+
     try:
         (gc.enable if is_enabled else gc.disable)()
-        with pytest.raises(ImportError), uncollected():
-            assert not gc.isenabled()
-            raise ImportError
-        assert gc.isenabled() == is_enabled
+        with pytest.raises(ImportError):
+            fail()
+        assert [*seen, gc.isenabled()] == [False, is_enabled]
     finally:
         (gc.enable if was_enabled else gc.disable)()
