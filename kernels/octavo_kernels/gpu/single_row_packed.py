@@ -38,10 +38,11 @@ class SingleRowConfig:
 
 
 def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
-    """Rows of up to 4,096 inputs at once, longer ones in chunks of half as many."""
-    most = 16 if weight.kind == "int4" else 32
+    """Rows of up to 4,096 inputs at once, longer ones in chunks."""
+    is_int4 = weight.kind == "int4"
+    most = 16 if is_int4 else 32
     if weight.num_steps > most:
-        chunk, num_warps, rows = most // 2, 2, 4 if weight.kind == "int4" else 2
+        chunk, num_warps, rows = (8, 2, 4) if is_int4 else (32, 4, 2)
     else:
         chunk = triton.next_power_of_2(weight.num_steps)
         num_warps, rows = max(1, min(4, chunk // 4)), 8
@@ -80,23 +81,31 @@ def _sums(
     wait_for_previous(OVERLAP)
     totals = tl.zeros((row.shape[0], CHUNK * 8), tl.float32)
     squares = tl.zeros((CHUNK * 64,), tl.float32)
-    for step in range(0, STEPS, CHUNK):
-        if IS_INT4:
+    # Bytes that a loop carries take a register each: there the loop is unrolled.
+    if IS_INT4:
+        for step in range(0, STEPS, CHUNK):
             more, more_squares = multiply_int4(
                 held[0], held[1], held[2], held[3], held[4], x, gamma, one, step, K, CHUNK,
                 HAS_ZEROS, HAS_NORM, OFFSET,
             )  # fmt: skip
-        else:
+            totals += more
+            squares += more_squares
+            if chunks > 1:
+                held = ahead
+                # Nothing beyond the last step is read.
+                ahead = _load(words, scales, zeros, row, is_row, step + 2 * CHUNK, N, K, STEPS,
+                              CHUNK, GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
+    else:
+        for i in tl.static_range(chunks):
             more, more_squares = multiply_fp8(
-                held[0], held[1], x, gamma, step, K, CHUNK, HAS_GROUPS, HAS_NORM, OFFSET
+                held[0], held[1], x, gamma, i * CHUNK, K, CHUNK, HAS_GROUPS, HAS_NORM, OFFSET
             )
-        totals += more
-        squares += more_squares
-        if chunks > 1:
+            totals += more
+            squares += more_squares
             held = ahead
-            # Nothing beyond the last step is read.
-            ahead = _load(words, scales, zeros, row, is_row, step + 2 * CHUNK, N, K, STEPS, CHUNK,
-                          GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
+            if i + 2 < chunks:
+                ahead = _load(words, scales, zeros, row, is_row, (i + 2) * CHUNK, N, K, STEPS,
+                              CHUNK, GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
     return tl.sum(totals, 1), tl.sum(squares) if HAS_NORM else 0.0
 
 
