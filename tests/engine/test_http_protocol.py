@@ -132,6 +132,20 @@ async def test_the_limit_of_a_head_is_not_for_the_answer(monkeypatch: pytest.Mon
         assert await client.is_closed()
 
 
+async def test_the_rest_of_a_body_that_was_refused_has_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    async with connection() as client:
+        await client.send(head + b"Content-Length: 99999999999\r\n\r\n")
+        assert (await client.answer())[0].startswith(b"HTTP/1.1 413")
+        monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.2)
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(20):
+                while True:
+                    await client.send(b"x" * 1000)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, len(HEAD)), max_size=12))
 def test_a_head_is_the_same_however_it_is_cut(points: list[int]) -> None:

@@ -54,7 +54,8 @@ def _num_undecided(data: bytes) -> int:
 class BoundedHttp(HttpToolsProtocol):
     head_limit_s = 75.0
     """From a connection's start, or from the first byte of a later request, to the end of its
-    head. As long as an idle connection is kept; a body has a limit of its own."""
+    head. As long as an idle connection is kept; a body has a limit of its own, and what still comes
+    of it behind its answer has this one."""
 
     _is_in_head = True
     _head: HeadReader | None = None
@@ -77,6 +78,8 @@ class BoundedHttp(HttpToolsProtocol):
                 self.logger.warning("request head over %d bytes", MAX_HEAD_BYTES)
                 self.send_400_response("Request head too large.")
                 return
+        elif self.cycle is not None and self.cycle.response_complete:
+            self._start_timer()  # the rest of a body that was refused
         super().data_received(data)
 
     def on_message_begin(self) -> None:
