@@ -38,6 +38,11 @@ class Connection:
             await self._writer.drain()
             await asyncio.sleep(0.01)  # so that they arrive one by one
 
+    async def keep_sending(self, piece: bytes) -> None:
+        async with asyncio.timeout(20):
+            while True:
+                await self.send(piece)
+
     async def answer(self) -> tuple[bytes, bytes]:
         """Head and body."""
         head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), 20)
@@ -141,9 +146,7 @@ async def test_the_rest_of_a_body_that_was_refused_has_an_end(
         assert (await client.answer())[0].startswith(b"HTTP/1.1 413")
         monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.2)
         with pytest.raises(ConnectionError):
-            async with asyncio.timeout(20):
-                while True:
-                    await client.send(b"x" * 1000)
+            await client.keep_sending(b"x" * 1000)
 
 
 @settings(max_examples=300, deadline=None)
