@@ -187,11 +187,14 @@ def test_a_long_prompt_passes_through_a_window_larger_than_no_pool():
 
 def test_the_context_is_what_the_pages_hold():
     driver = Driver(FakeRunner(num_blocks=5, block_size=16))
-    # 4 pages hold 64 written positions; the last token of a sequence is never written.
-    assert driver.core.info.max_model_len == 65
-    request = driver.submit("a", prompt_of(15), greedy(50))
+    assert driver.core.info.max_model_len == 64
+    requests = [
+        driver.submit("a", prompt_of(15), greedy(49)),
+        driver.submit("b", prompt_of(64), greedy(0)),
+    ]
     driver.run()
-    driver.check_tokens(request)
+    for request in requests:
+        driver.check_tokens(request)
 
 
 # Swap.

@@ -149,8 +149,7 @@ class EngineCore:
 
 
 def _info_with_capacity(info: EngineInfo, tables: BlockTables, max_num_seqs: int) -> EngineInfo:
-    """The context as far as the pages hold it. The last token of a sequence is never written."""
-    fits = tables.capacity_tokens(info.max_model_len) + 1
-    return msgspec.structs.replace(
-        info, max_model_len=min(info.max_model_len, fits), max_num_seqs=max_num_seqs
-    )
+    """The context as far as the pages hold it. All of it is written where a prompt is the whole
+    sequence; a token that was generated last never is."""
+    held_len = tables.capacity_tokens(info.max_model_len)
+    return msgspec.structs.replace(info, max_model_len=held_len, max_num_seqs=max_num_seqs)
