@@ -129,8 +129,16 @@ async def test_death_is_told_before_any_stream_ends():
         def post(self, deltas: list[RequestDelta]) -> None:
             order.extend(str(delta.error) for delta in deltas)
 
-    core.on_death(order.append)
+    has_died = threading.Event()
+
+    def note_death(death: str) -> None:
+        order.append(death)
+        has_died.set()
+
+    core.on_death(note_death)
     core.submit_to(request("a"), Mailbox())
+    # A close that comes before the first step ends the request without a death.
+    assert await asyncio.to_thread(has_died.wait, 60)
     await core.close()
     assert core.death is not None
     assert order == [core.death, ENGINE_STOPPED]
