@@ -1,7 +1,7 @@
 """/tokenize and /detokenize over HTTP."""
 
 import pytest
-from tests.engine.byte_tokenizer import make_tokenizer
+from tests.engine.byte_tokenizer import CHAT_TEMPLATE, make_tokenizer
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import client_of, make_state
 
@@ -34,6 +34,15 @@ async def test_a_conversation_becomes_the_ids_of_a_chat(state):
     assert answer["tokens"][: shorter["count"]] == shorter["tokens"]
     assert shorter["count"] < answer["count"]
     assert text == {"prompt": "<|start|>user:hé<|end|><|start|>assistant:"}
+
+
+async def test_a_harness_can_use_it_as_its_tokenizer(state):
+    async with client_of(state) as client:
+        info = (await client.http.get("/tokenizer_info")).json()
+        eos = await client.ok("/tokenize", {"prompt": info["eos_token"]})
+    assert eos["tokens"] == make_tokenizer().eos_token_ids
+    assert info["chat_template"] == CHAT_TEMPLATE
+    assert (info["bos_token"], info["model_max_length"]) == (None, eos["max_model_len"])
 
 
 @pytest.mark.parametrize(

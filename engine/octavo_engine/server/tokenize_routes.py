@@ -1,4 +1,7 @@
-"""POST /tokenize and /detokenize: what the model's tokenizer and template make of a text."""
+"""POST /tokenize and /detokenize: what the model's tokenizer and template make of a text.
+
+GET /tokenizer_info: what evaluation harnesses ask for to use these two as their tokenizer.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -38,6 +41,16 @@ class Detokenized(Struct, frozen=True):
     prompt: str
 
 
+class TokenizerInfo(Struct, frozen=True):
+    tokenizer_class: str
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+
+
 def tokenize_router(state: ServerState) -> APIRouter:
     router = APIRouter()
 
@@ -49,7 +62,24 @@ def tokenize_router(state: ServerState) -> APIRouter:
     async def detokenize_route(request: Request) -> Response:
         return await _answer(request, state, DetokenizeRequest, detokenize)
 
+    @router.get("/tokenizer_info")
+    async def tokenizer_info_route() -> Response:
+        return json_response(tokenizer_info(state.require_engine()))
+
     return router
+
+
+def tokenizer_info(loaded: Loaded) -> TokenizerInfo:
+    known = loaded.tokenizer.hf_tokenizer
+    return TokenizerInfo(
+        tokenizer_class=type(known).__name__,
+        model_max_length=loaded.engine.info.max_model_len,
+        bos_token=known.bos_token,
+        eos_token=known.eos_token,
+        pad_token=known.pad_token,
+        unk_token=known.unk_token,
+        chat_template=loaded.tokenizer.chat_template,
+    )
 
 
 def tokenize(fields: TokenizeRequest, loaded: Loaded) -> Tokenized:

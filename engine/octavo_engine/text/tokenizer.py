@@ -56,6 +56,12 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self.hf_tokenizer.chat_template)
 
+    @property
+    def chat_template(self) -> str | None:
+        """Of several named ones that for a conversation without tools."""
+        known = self.hf_tokenizer.chat_template
+        return known.get("default") if isinstance(known, dict) else known
+
     def take_chat_template(self, file: Path) -> None:
         """In place of the model's own. Raises `ConfigError` for a file that holds no template."""
         from jinja2 import TemplateSyntaxError
