@@ -5,11 +5,19 @@ times the next norm's weight. The factor 1 / root mean square is one number a to
 to the next product's result, from sums of squares that the product before has left.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
+from octavo_kernels.ops import gelu_tanh_mul, silu_mul
+
+ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": silu_mul,
+    "gelu_tanh": gelu_tanh_mul,
+}
+"""Of a product's [T, 2I] -> [T, I]."""
 MAX_SKINNY_TOKENS = 64
 ROW_TILE = 64
 """Rows of a weight in a program; sums of squares are left for each such tile."""
@@ -53,6 +61,8 @@ class RowNorm:
 
 MAX_SINGLE_ROW_WIDTH = 16384
 """A weight's row must fit in a program's registers."""
+MAX_VOCABULARY_TOKENS = 128
+"""More are cuBLAS's."""
 MIN_VOCABULARY_ROWS = 32000
 """Fewer rows of a rank's share of a vocabulary are cuBLAS's."""
 
@@ -127,6 +137,29 @@ def skinny_linear(
     return run(x, weight, bias, gated=gated, norm=norm, add=add, arrivals=arrivals)
 
 
+def gated_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str,
+) -> torch.Tensor:
+    """act(x @ gate.T) * (x @ up.T) of x[T, K] and weight[2I, K], gate above up -> [T, I].
+
+    activation: of ACTIVATIONS. Both products are rounded to x's dtype before it.
+    """
+    if bias is None and x.is_cuda:
+        from octavo_kernels.gpu import hopper_gated
+        from octavo_kernels.gpu.launch import num_cores
+
+        num_rows = weight.shape[0] // 2
+        if hopper_gated.can_run(x, weight) and hopper_gated.pays(
+            x.shape[0], num_rows, num_cores(x.device)
+        ):
+            return hopper_gated.hopper_gated_linear(x, weight, gelu=activation == "gelu_tanh")
+    return ACTIVATIONS[activation](functional.linear(x, weight, bias))
+
+
 def vocabulary_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x[T, K] @ weight[N, K].T -> [T, N] for any T, made for a weight of very many rows."""
     if _has_vocabulary_kernel(x, weight):
@@ -140,7 +173,7 @@ def vocabulary_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def _has_vocabulary_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Where Hopper's copy engine can feed it: elsewhere nothing was measured."""
-    if not x.is_cuda or not 1 <= x.shape[0] <= MAX_SKINNY_TOKENS:
+    if not x.is_cuda or not 1 <= x.shape[0] <= MAX_VOCABULARY_TOKENS:
         return False
     from octavo_kernels.gpu.launch import capability
 

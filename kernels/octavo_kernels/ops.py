@@ -160,13 +160,11 @@ def rope_kv_write(
     eps: float = 0.0,
     cache_rows: torch.Tensor | None = None,
     scales: KVScales | None = None,
-    reads_ahead: bool = False,
 ) -> None:
     """`apply_rope` on q (in place) and k, then `kv_write` of the rotated k and of v, in one pass.
 
     With qk_norm, the weights [D] of q's and of k's norm, each head goes through `rms_norm` first.
-    Afterwards k itself may or may not be rotated: read it from the cache. reads_ahead: a GPU may
-    read positions, slots and tables while the last kernel launched before still runs.
+    Afterwards k itself may or may not be rotated: read it from the cache.
     """
     if q.is_cpu:
         from octavo_kernels.cpu.run import rope_kv_write as rotate_and_write
@@ -183,7 +181,7 @@ def rope_kv_write(
 
     run(
         q, k, v, cos, sin, positions, k_cache, v_cache, slots,
-        interleaved=interleaved, qk_norm=qk_norm, eps=eps, scales=scales, reads_ahead=reads_ahead,
+        interleaved=interleaved, qk_norm=qk_norm, eps=eps, scales=scales,
     )  # fmt: skip
 
 
@@ -240,7 +238,6 @@ def paged_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     scales: KVScales | None = None,
-    reads_ahead: bool = False,
 ) -> torch.Tensor:
     """q[T, Hq, D] against paged keys and values [num_blocks, Hkv, block_size, D] -> [T, Hq, D].
 
@@ -248,8 +245,7 @@ def paged_attention(
     The logits q.k * scale go through softcap * tanh(x / softcap) when given. sinks[Hq] adds one
     logit per head to the softmax's denominator alone. Rows of seq_len 0 (padding) give finite
     numbers of no meaning. Pages must hold finite numbers everywhere: allocate them zeroed.
-    scales: of pages in e4m3. reads_ahead: a GPU may read metadata that is prepared while the last
-    kernel launched before, as the one that writes the step's keys, still runs.
+    scales: of pages in e4m3.
     """
     if q.is_cpu:
         from octavo_kernels.cpu.run import paged_attention as attend
@@ -263,7 +259,6 @@ def paged_attention(
     return run(
         q, k_cache, v_cache, metadata,
         scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-        reads_ahead=reads_ahead,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import torch
 
 from octavo_kernels.gpu import single_row
 from octavo_kernels.gpu.embed import embed_rows as embed_kernel
+from octavo_kernels.gpu.rms_norm import rms_norm as norm_kernel
 from octavo_kernels.gpu.single_row import single_row_linear as single_kernel
 from octavo_kernels.gpu.skinny_linear import skinny_config
 from octavo_kernels.gpu.skinny_linear import skinny_linear as kernel
@@ -167,7 +168,7 @@ def test_a_single_row_is_one():
 
 
 @pytest.mark.parametrize("num_rows", [256, 200])
-@pytest.mark.parametrize("num_tokens", [2, 17, 64])
+@pytest.mark.parametrize("num_tokens", [2, 17, 64, 100])
 def test_a_vocabulary_may_end_within_a_tile(num_rows, num_tokens, draw, dtype, assert_close):
     x, weight = draw(num_tokens, WIDTH), draw(num_rows, WIDTH, scale=0.06)
     found = vocabulary_kernel(x, weight)
@@ -184,7 +185,7 @@ def test_programs_of_a_vocabulary_take_several_rows(width, draw, dtype, assert_c
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_tokens", [1, 2, 16, 17, 33, 64, 65])
+@pytest.mark.parametrize("num_tokens", [1, 2, 16, 17, 33, 64, 65, 129])
 def test_logits_of_a_whole_vocabulary(num_tokens, draw, dtype, assert_close):
     x, weight = draw(num_tokens, 1024), draw(50_000 + 257, 1024, scale=0.03)
     assert_close(vocabulary_linear(x, weight), x.double() @ weight.double().T, dtype)
@@ -201,6 +202,8 @@ def test_rows_of_the_embedding_with_their_norm(width, scale, draw, dtype, device
     assert normed is not None
     assert expected is not None
     assert_close(normed, expected.float(), dtype, factor=2)
+    alone = norm_kernel(rows, norm.gamma, norm.eps, weight_offset=norm.gamma_offset)
+    assert_close(normed, alone.float(), dtype)
     rows, normed = embed_kernel(token_ids, embedding, scale, None)
     assert normed is None
     assert torch.equal(rows, expected_rows)

@@ -134,8 +134,6 @@ class Attention:
                 eps=config.norm_eps,
                 cache_rows=group.cache_rows,
                 scales=cache.scales,
-                # They are the step's, and the last kernel was this layer's product or norm.
-                reads_ahead=True,
             )
         out = octavo_kernels.paged_attention(
             q,
@@ -147,7 +145,6 @@ class Attention:
             softcap=config.attention_softcap,
             sinks=self.sinks,
             scales=cache.scales,
-            reads_ahead=True,
         )
         return out.reshape(-1, self._q_size)
 

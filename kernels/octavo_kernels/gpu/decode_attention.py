@@ -167,14 +167,12 @@ def _decode_kernel(
     HAS_SCALES: tl.constexpr,
     MAX_PIECES: tl.constexpr,
     MERGE_AT_ONCE: tl.constexpr,
-    READS_AHEAD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     item = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     fields = items + item * 8
-    if not READS_AHEAD:
-        wait_for_previous(OVERLAP)
+    wait_for_previous(OVERLAP)
     num_pieces = tl.load(fields + 3)
     if num_pieces > 0:
         row = tl.load(fields).to(tl.int64)
@@ -186,8 +184,6 @@ def _decode_kernel(
         last_page = tl.maximum(end - 1, 0) // PAGE
         # Page ids come one step ahead: a load that feeds a load halves the pipeline's depth.
         next_page = load_page_ids(table_row, begin, last_page, PAGE, BLOCK_N)
-        if READS_AHEAD:
-            wait_for_previous(OVERLAP)
 
         member = tl.arange(0, BLOCK_R)
         in_group = member < GROUP
@@ -286,8 +282,6 @@ def decode_attention(
     block_table: torch.Tensor,
     config: DecodeConfig,
     options: AttentionOptions,
-    *,
-    reads_ahead: bool = False,
 ) -> None:
     """Fills out[:rows] from q[:rows], rows being the plan's; out [T, Hq, D] is contiguous."""
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
@@ -323,7 +317,6 @@ def decode_attention(
         HAS_SCALES=options.scales is not None,
         MAX_PIECES=MAX_PIECES,
         MERGE_AT_ONCE=max(1, 8192 // (block_g * block_d)),
-        READS_AHEAD=reads_ahead,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
         **overlap_options(q.device),

@@ -61,7 +61,8 @@ def embed_rows(
         WIDTH=width,
         BLOCK=block,
         HAS_NORM=norm is not None,
-        num_warps=min(16, max(4, block // 512)),
+        # As rms_norm has, so that both add up in the same order.
+        num_warps=min(16, max(4, block // 1024)),
         **overlap_options(embedding.device),
     )
     return out, normed

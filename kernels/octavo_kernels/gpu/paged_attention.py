@@ -22,13 +22,11 @@ def paged_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     scales: KVScales | None = None,
-    reads_ahead: bool = False,
 ) -> torch.Tensor:
     """As `ops.paged_attention`."""
     _check(q, k_cache, v_cache, metadata, scales)
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
     if metadata.schedule is None:
-        reads_ahead = False  # the plan is launched here
         metadata = with_schedule(
             metadata, num_q_heads=q.shape[1], num_kv_heads=num_kv_heads, window=window
         )
@@ -47,9 +45,8 @@ def paged_attention(
             tma_possible=tma_possible, is_narrow=scales is not None,
         )  # fmt: skip
         decode_attention(
-            q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, options,
-            reads_ahead=reads_ahead,
-        )  # fmt: skip
+            q, k_cache, v_cache, out, schedule.decode, metadata.block_table, config, options
+        )
     if schedule.tiles is not None:
         _prefill(q, k_cache, v_cache, out, schedule.tiles, metadata.block_table, options)
     return out

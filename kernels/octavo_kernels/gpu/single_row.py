@@ -21,7 +21,8 @@ ROWS_WITH_NORM = 4
 MANY_ROWS = 32768
 """From here on, as over a vocabulary, programs are so many that each takes several rows."""
 MANY_ROWS_ELEMENTS = 8192
-"""Elements of the weight in such a program."""
+"""Elements of the weight in such a program, which has twice as many warps: measured on an H200,
+128,256 rows of 4,096: 233 us, with the usual number of warps 237."""
 
 
 @triton.jit
@@ -43,7 +44,6 @@ def _single_row_kernel(
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
     OVERLAP: tl.constexpr,
-    EARLY: tl.constexpr,
     TRIGGERS: tl.constexpr,
 ):
     let_next_start(TRIGGERS)
@@ -67,7 +67,7 @@ def _single_row_kernel(
     wait_for_previous(OVERLAP)
     narrow: tl.constexpr = out.dtype.element_ty
     token = tl.load(x + column, mask=in_row, other=0.0).to(tl.float32)
-    if ADDS and EARLY:
+    if ADDS:
         # Asked for here, it is there when the sums are.
         added = tl.load(residual + row, mask=row < N, other=0.0)
     if HAS_NORM:
@@ -87,8 +87,6 @@ def _single_row_kernel(
             up += tl.load(bias + N + row, mask=row < N, other=0.0).to(tl.float32)
         gate = result.to(narrow).to(tl.float32)
         result = gate / (1.0 + tl.exp(-gate)) * up.to(narrow).to(tl.float32)
-    if ADDS and not EARLY:
-        added = tl.load(residual + row, mask=row < N, other=0.0)
     if ADDS:
         result = result.to(narrow).to(tl.float32) + added.to(tl.float32)
     tl.store(out + row, result.to(narrow), mask=row < N)
@@ -103,15 +101,14 @@ def single_row_linear(
     norm: RowNorm | None,
     residual: torch.Tensor | None,
     overlaps: bool = False,
-    early: bool = True,
 ) -> torch.Tensor:
     """As `linear_ops.single_row_linear`."""
     width = x.shape[1]
     num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
     block_k = triton.next_power_of_2(width)
-    block_n = ROWS_WITH_NORM if norm is not None and not gated else 1
+    block_n, num_warps = ROWS_WITH_NORM if norm is not None and not gated else 1, 4
     if num_rows >= MANY_ROWS:
-        block_n = max(block_n, MANY_ROWS_ELEMENTS // block_k)
+        block_n, num_warps = max(block_n, MANY_ROWS_ELEMENTS // block_k), 8
     out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device)
     _single_row_kernel[(triton.cdiv(num_rows, block_n),)](
         x,
@@ -130,9 +127,8 @@ def single_row_linear(
         HAS_NORM=norm is not None,
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
-        EARLY=early,
-        TRIGGERS=early and not overlaps and can_overlap(x.device),
-        num_warps=4,
+        TRIGGERS=not overlaps and can_overlap(x.device),
+        num_warps=num_warps,
         **(overlap_options(x.device) if overlaps else {"OVERLAP": False}),
     )
     return out
