@@ -15,7 +15,8 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
-from safetensors.torch import safe_open, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from octavo_engine.loading.parallel_read import CHUNK_BYTES, GIB, NUM_THREADS, ParallelReader
 
@@ -44,9 +45,13 @@ def by_one_thread(paths: list[Path]) -> None:
     torch.cuda.synchronize()
 
 
-def by_reader(paths: list[Path], num_threads: int, chunk_bytes: int) -> None:
+def by_reader(paths: list[Path], num_threads: int, chunk_bytes: int, chunks_per_piece: int) -> None:
     reader = ParallelReader(
-        paths, torch.device("cuda", 0), num_threads=num_threads, chunk_bytes=chunk_bytes
+        paths,
+        torch.device("cuda", 0),
+        num_threads=num_threads,
+        chunk_bytes=chunk_bytes,
+        chunks_per_piece=chunks_per_piece,
     )
     for _ in reader.tensors():
         pass
@@ -95,9 +100,11 @@ def main() -> None:
         for num_threads in (1, NUM_THREADS, 16):
             name = f"page cache alone, {num_threads} threads"
             rate(name, gib, partial(page_cache_alone, paths, num_threads))
-        for num_threads, mib in ((12, 16), (8, 16), (16, 16), (8, 32), (12, 32), (16, 32)):
-            name = f"reader, {num_threads} threads of {mib} MiB"
-            rate(name, gib, partial(by_reader, paths, num_threads, mib * 2**20))
+        for num_threads, mib, chunks in (
+            (NUM_THREADS, 16, 4), (NUM_THREADS, 16, 1), (16, 16, 4), (16, 8, 8), (12, 32, 2),
+        ):  # fmt: skip
+            name = f"reader, {num_threads} threads, pieces of {chunks} x {mib} MiB"
+            rate(name, gib, partial(by_reader, paths, num_threads, mib * 2**20, chunks))
 
 
 if __name__ == "__main__":
