@@ -20,7 +20,7 @@ ROWS_A_PIECE = 16
 PART_LEN = 2048
 """Numbers of a row among which a program looks for the largest."""
 MANY_ROWS = 32
-"""From here on there are programs enough for parts that are longer by this factor:"""
+"""From here on programs are enough, and parts LONG_PARTS times as long."""
 LONG_PARTS = 4
 
 
