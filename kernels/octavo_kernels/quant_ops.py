@@ -7,7 +7,12 @@ scaled_linear    8-bit inputs with an 8-bit weight
 
 import torch
 
-from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput, RowNorm
+from octavo_kernels.linear_ops import (
+    MAX_SKINNY_TOKENS,
+    NormInput,
+    NormOutput,
+    RowNorm,
+)
 from octavo_kernels.packed_weight import MAX_TILES, PackedKind, PackedWeight, join_rows, pack_words
 
 __all__ = [
@@ -102,8 +107,13 @@ def single_row_packed_linear(
     gated: bool = False,
     norm: RowNorm | None = None,
     residual: torch.Tensor | None = None,
+    add: NormOutput | None = None,
 ) -> torch.Tensor:
-    """As `linear_ops.single_row_linear`, for a weight that `can_be_single_row`, of any width."""
+    """As `linear_ops.single_row_linear`, for a weight that `can_be_single_row`, of any width.
+
+    add, instead of a residual: see `NormOutput`; sums of squares are left for each
+    `linear_ops.ONE_TOKEN_PART` outputs.
+    """
     if x.shape != (1, weight.width) or not can_be_single_row(weight):
         raise ValueError(
             f"single_row_packed_linear cannot multiply {tuple(x.shape)} by {weight.kind} "
@@ -113,7 +123,7 @@ def single_row_packed_linear(
         from octavo_kernels.reference.packed_linear import single_row_packed_linear as run
     else:
         from octavo_kernels.gpu.single_row_packed import single_row_packed_linear as run
-    return run(x, weight, bias, gated=gated, norm=norm, residual=residual)
+    return run(x, weight, bias, gated=gated, norm=norm, residual=residual, add=add)
 
 
 def quantize_tokens(

@@ -6,9 +6,10 @@ from tests.kernels.quant_case import random_weight
 
 from octavo_kernels.gpu.single_row_packed import SingleRowConfig, single_row_config
 from octavo_kernels.gpu.single_row_packed import single_row_packed_linear as kernel
-from octavo_kernels.linear_ops import RowNorm
+from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, ONE_TOKEN_PART, NormOutput, RowNorm
 from octavo_kernels.quant_ops import can_be_single_row, single_row_packed_linear
 from octavo_kernels.reference.packed_linear import dequantize
+from octavo_kernels.reference.packed_linear import single_row_packed_linear as packed_reference
 from octavo_kernels.reference.skinny_linear import single_row_linear as reference
 
 # kind, inputs, group size, zero points, rows of a scale
@@ -84,6 +85,26 @@ def test_any_tile_gives_the_product(config, make_weight, draw, dtype, assert_clo
     wide = x.double()
     normed = wide * torch.rsqrt(wide.square().mean() + 1e-5) * gamma.double()
     assert_close(found, normed @ dequantize(weight).double().T, dtype, factor=1.5)
+
+
+@pytest.mark.parametrize("num_rows", [128, 40])
+def test_residual_and_what_the_next_norm_needs(
+    num_rows, make_weight, draw, dtype, device, assert_close
+):
+    weight = make_weight(num_rows)
+    x, residual, gamma = draw(1, weight.width), draw(1, num_rows), draw(num_rows)
+    num_parts = num_rows // ONE_TOKEN_PART
+
+    def output() -> NormOutput:
+        squares = torch.zeros(num_parts, MAX_SKINNY_TOKENS, device=device)
+        return NormOutput(residual, gamma, 1.0, torch.empty_like(residual), squares)
+
+    mine, theirs = output(), output()
+    found = kernel(x, weight, None, gated=False, norm=None, residual=None, add=mine)
+    expected = packed_reference(x, weight, None, gated=False, norm=None, residual=None, add=theirs)
+    assert_close(found, expected.float(), dtype, factor=3)
+    assert_close(mine.scaled, theirs.scaled.float(), dtype, factor=4)
+    torch.testing.assert_close(mine.squares, theirs.squares, rtol=1e-2, atol=0.02)
 
 
 @pytest.mark.parametrize("width", [64, 1024, 4096, 14336, 53248])

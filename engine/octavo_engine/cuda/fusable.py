@@ -76,6 +76,16 @@ def take_single_rows(blocks: list[FusedBlock]) -> bool:
     )
 
 
+def gates_by_rows(output: Fusable, gate_up: Fusable) -> bool:
+    """Whether the gated product of one token goes row by row as well. Of 4 bits, the matrix unit
+    is faster, where the product before can prepare the norm for it: 23.5 against 29.4 us for a
+    layer of Llama-3.1-8B on an H200."""
+    if not isinstance(gate_up, PackedLinear) or not isinstance(output, PackedLinear):
+        return True
+    weight = gate_up.single_row_weight()
+    return weight is None or weight.kind != "int4"
+
+
 def multiply(
     layer: Fusable,
     x: torch.Tensor,
@@ -102,15 +112,18 @@ def multiply_one(
     gated: bool = False,
     norm: RowNorm | None = None,
     residual: torch.Tensor | None = None,
+    add: NormOutput | None = None,
     overlaps: bool = False,
 ) -> torch.Tensor:
-    """As `single_row_linear`; packed weights are always read while the kernel in front runs."""
+    """As `single_row_linear`; overlaps: of 16-bit weights. add: after packed ones alone, see
+    `single_row_packed_linear`."""
     if isinstance(layer, PackedLinear):
         weight = layer.single_row_weight()
         assert weight is not None
         return single_row_packed_linear(
-            x, weight, layer.bias, gated=gated, norm=norm, residual=residual
+            x, weight, layer.bias, gated=gated, norm=norm, residual=residual, add=add
         )
+    assert add is None
     return single_row_linear(
         x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual, overlaps=overlaps
     )

@@ -9,6 +9,7 @@ import torch
 from octavo_engine.cuda.fusable import (
     FusedBlock,
     fusable_blocks,
+    gates_by_rows,
     max_fused_tokens,
     multiply,
     multiply_one,
@@ -22,6 +23,7 @@ from octavo_engine.models.decoder import Decoder
 from octavo_kernels.linear_ops import (
     MAX_SKINNY_TOKENS,
     MAX_TILES,
+    ONE_TOKEN_PART,
     ROW_TILE,
     NormInput,
     NormOutput,
@@ -41,6 +43,8 @@ class FusedDecoder:
         self.max_tokens = max_fused_tokens(blocks)
         # One for the norm before the attention, one for that before the feed-forward network.
         self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=device)
+        parts_of_one = decoder.config.hidden_size // ONE_TOKEN_PART
+        self._squares_of_one = torch.zeros(parts_of_one, MAX_SKINNY_TOKENS, device=device)
 
     def hidden_states_into(
         self,
@@ -86,16 +90,29 @@ class FusedDecoder:
     def _residual_of_one(
         self, residual: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
-        """One token needs no preparation for the next norm: each program reads all of it."""
+        """One token needs no preparation for most norms: each program reads all of it."""
         for parts, cache in zip(self._blocks, caches, strict=True):
             norm = row_norm(parts.before_attention)
             qkv = multiply_one(parts.qkv, residual, norm=norm)
             attended = parts.block.attention.attend(qkv, context, cache)
-            residual = multiply_one(parts.output, attended, residual=residual)
-            norm = row_norm(parts.before_mlp)
-            inner = multiply_one(parts.gate_up, residual, gated=True, norm=norm)
+            residual, inner = self._gate_of_one(parts, residual, attended)
             residual = multiply_one(parts.down, inner, residual=residual)
         return residual
+
+    def _gate_of_one(
+        self, parts: FusedBlock, residual: torch.Tensor, attended: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(residual after the attention, what `down` takes)."""
+        next_norm = parts.before_mlp
+        if gates_by_rows(parts.output, parts.gate_up):
+            residual = multiply_one(parts.output, attended, residual=residual)
+            inner = multiply_one(parts.gate_up, residual, gated=True, norm=row_norm(next_norm))
+            return residual, inner
+        scaled, squares = torch.empty_like(residual), self._squares_of_one
+        add = NormOutput(residual, next_norm.weight, next_norm.weight_offset, scaled, squares)
+        residual = multiply_one(parts.output, attended, add=add)
+        norm = NormInput(squares, len(squares), next_norm.eps)
+        return residual, multiply(parts.gate_up, scaled, self._arrivals, gated=True, norm=norm)
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
         scaled = torch.empty_like(residual)

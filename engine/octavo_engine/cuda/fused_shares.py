@@ -10,6 +10,7 @@ import torch
 from octavo_engine.cuda.fusable import (
     Fusable,
     FusedBlock,
+    gates_by_rows,
     max_fused_tokens,
     multiply,
     multiply_one,
@@ -59,6 +60,7 @@ class SharedFusedDecoder:
         out.copy_(x)
 
     def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
-        if len(x) == 1 and self._takes_single_rows:
+        goes_by_rows = not gated or gates_by_rows(layer, layer)
+        if len(x) == 1 and self._takes_single_rows and goes_by_rows:
             return multiply_one(layer, x, gated=gated, overlaps=self.overlaps_products)
         return multiply(layer, x, self._arrivals, gated=gated)

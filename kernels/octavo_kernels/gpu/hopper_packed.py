@@ -135,6 +135,7 @@ def hopper_packed_linear(
         HAS_NORM=norm is not None,
         HAS_BIAS=bias is not None,
         ADDS=add is not None,
+        ONE_TOKEN=num_tokens == 1,
         OVERLAP=overlaps,
         **_constants(weight, config),
         **({"launch_pdl": True} if overlaps else {}),

@@ -45,6 +45,15 @@ def _token_factors(squares, num_tokens, num_parts, eps, K: gl.constexpr, BLOCK_M
 
 
 @gluon.jit
+def _one_factor(squares, num_parts, eps, K: gl.constexpr, PARTS: gl.constexpr,
+                STRIDE: gl.constexpr):  # fmt: skip
+    """As `_token_factors` of one token alone, whose sums come in many small parts."""
+    part = gl.arange(0, PARTS, gl.BlockedLayout([1], [32], [4], [0]))
+    sums = gl.load(squares + part * STRIDE, mask=part < num_parts, other=0.0)
+    return gl.rsqrt(gl.sum(sums, 0) / K + eps)
+
+
+@gluon.jit
 def _add_half(acc, out, residual, scaled, gamma, squares, row, token, part, num_tokens,
               gamma_offset, N: gl.constexpr, STRIDE: gl.constexpr):  # fmt: skip
     """Rows [64] of the new residual, what the next norm needs of them, and their squares."""
@@ -67,7 +76,7 @@ def finish(
     row1, token_tile, num_tokens, num_parts, eps, gamma_offset, N: gl.constexpr, K: gl.constexpr,
     SCALE_ROWS: gl.constexpr, HAS_ROW_SCALES: gl.constexpr, BLOCK_M: gl.constexpr,
     PARTS: gl.constexpr, STRIDE: gl.constexpr, GATED: gl.constexpr, HAS_NORM: gl.constexpr,
-    HAS_BIAS: gl.constexpr, ADDS: gl.constexpr,
+    HAS_BIAS: gl.constexpr, ADDS: gl.constexpr, ONE_TOKEN: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = acc0.type.layout
     narrow: gl.constexpr = out.dtype.element_ty
@@ -76,7 +85,11 @@ def finish(
     if HAS_ROW_SCALES:
         acc0 *= gl.load(scales + (row0 + rows) // SCALE_ROWS).to(gl.float32)[:, None]
         acc1 *= gl.load(scales + (row1 + rows) // SCALE_ROWS).to(gl.float32)[:, None]
-    if HAS_NORM:
+    if HAS_NORM and ONE_TOKEN:
+        one = _one_factor(squares_in, num_parts, eps, K, PARTS, STRIDE)
+        acc0 *= one
+        acc1 *= one
+    elif HAS_NORM:
         factor = _token_factors(squares_in, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
                                 layout)  # fmt: skip
         acc0 *= factor[None, :]

@@ -79,7 +79,7 @@ def _consumer(
     HAS_ZEROS: gl.constexpr, SCALES_WEIGHTS: gl.constexpr, IS_INT4: gl.constexpr,
     BLOCK_M: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT_K: gl.constexpr,
     PARTS: gl.constexpr, STRIDE: gl.constexpr, GATED: gl.constexpr, HAS_NORM: gl.constexpr,
-    HAS_BIAS: gl.constexpr, ADDS: gl.constexpr, OVERLAP: gl.constexpr,
+    HAS_BIAS: gl.constexpr, ADDS: gl.constexpr, ONE_TOKEN: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
     tile = first_tile + CONSUMER
     row0, row1 = first_rows(tile, N, GATED)
@@ -104,7 +104,7 @@ def _consumer(
             acc0, acc1, scales, bias, out, residual, scaled, gamma, squares_in, squares_out, tile,
             row0, row1, token_tile, num_tokens, num_parts, eps, gamma_offset, N, K, SCALE_ROWS,
             (not IS_INT4) and (not HAS_GROUPS), BLOCK_M, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS,
-            ADDS,
+            ADDS, ONE_TOKEN,
         )  # fmt: skip
 
 
@@ -116,8 +116,8 @@ def hopper_packed_kernel(
     HAS_GROUPS: gl.constexpr, HAS_ZEROS: gl.constexpr, SCALES_WEIGHTS: gl.constexpr,
     IS_INT4: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
     SPLIT_K: gl.constexpr, PARTS: gl.constexpr, STRIDE: gl.constexpr, GATED: gl.constexpr,
-    HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr, ADDS: gl.constexpr, OVERLAP: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr,
+    HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr, ADDS: gl.constexpr, ONE_TOKEN: gl.constexpr,
+    OVERLAP: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     PLANES: gl.constexpr = 4 if IS_INT4 else 2
@@ -146,7 +146,8 @@ def hopper_packed_kernel(
                 partial, arrivals, words, tokens, full, free, first_step, num_steps, tile,
                 token_tile, token_tiles, piece, num_tokens, num_parts, eps, gamma_offset, N, K,
                 SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, SCALES_WEIGHTS, IS_INT4, BLOCK_M, STAGES,
-                CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, OVERLAP,
+                CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, ONE_TOKEN,
+                OVERLAP,
             )),
             (_producer, (
                 words_desc, x_desc, words, tokens, full, free, first_step, num_steps, tile,
@@ -162,7 +163,8 @@ def hopper_packed_kernel(
                 partial, arrivals, words, tokens, full, free, first_step, num_steps, tile,
                 token_tile, token_tiles, piece, num_tokens, num_parts, eps, gamma_offset, N, K,
                 SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, SCALES_WEIGHTS, IS_INT4, BLOCK_M, STAGES,
-                CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, OVERLAP,
+                CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, ONE_TOKEN,
+                OVERLAP,
             )),
             (_consumer, (
                 1,
@@ -170,7 +172,8 @@ def hopper_packed_kernel(
                 partial, arrivals, words, tokens, full, free, first_step, num_steps, tile,
                 token_tile, token_tiles, piece, num_tokens, num_parts, eps, gamma_offset, N, K,
                 SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, SCALES_WEIGHTS, IS_INT4, BLOCK_M, STAGES,
-                CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, OVERLAP,
+                CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, ONE_TOKEN,
+                OVERLAP,
             )),
             (_producer, (
                 words_desc, x_desc, words, tokens, full, free, first_step, num_steps, tile,

@@ -5,7 +5,7 @@ numbers are made of them by as few instructions as possible, and a group's sum i
 weight. Rows too long for the registers go in chunks, each loaded while the one before is used.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from octavo_kernels.gpu.single_row_words import (
     multiply_fp8,
     multiply_int4,
 )
-from octavo_kernels.linear_ops import RowNorm
+from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, ONE_TOKEN_PART, NormOutput, RowNorm
 from octavo_kernels.packed_weight import PackedWeight
 
 
@@ -46,7 +46,7 @@ def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
     else:
         chunk = triton.next_power_of_2(weight.num_steps)
         num_warps, rows = max(1, min(4, chunk // 4)), 8
-    return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=True)
+    return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=False)
 
 
 @triton.jit
@@ -111,12 +111,14 @@ def _sums(
 
 @triton.jit
 def _single_row_packed_kernel(
-    x, words, scales, zeros, out, bias, gamma, residual, eps, one,
+    x, words, scales, zeros, out, bias, gamma, residual, scaled, next_gamma, squares, eps,
+    next_offset, one,
     N: tl.constexpr, K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr,
     HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
     GATED: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr,
-    ADDS: tl.constexpr, OVERLAP: tl.constexpr,
+    ADDS: tl.constexpr, PREPARES: tl.constexpr, PART: tl.constexpr, STRIDE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = 2 if GATED else 1
     idx = tl.arange(0, parts * BLOCK_N)
@@ -143,6 +145,13 @@ def _single_row_packed_kernel(
         added = tl.load(residual + at, mask=at < N, other=0.0).to(tl.float32)
         result = result.to(narrow).to(tl.float32) + added
     tl.store(out + at, result.to(narrow), mask=at < N)
+    if PREPARES:
+        wide = tl.where(at < N, result.to(narrow).to(tl.float32), 0.0)
+        factor = tl.load(next_gamma + at, mask=at < N, other=0.0).to(tl.float32) + next_offset
+        tl.store(scaled + at, (wide * factor).to(narrow), mask=at < N)
+        sums = tl.sum((wide * wide).reshape(BLOCK_N // PART, PART), 1)
+        part = first // PART + tl.arange(0, BLOCK_N // PART)
+        tl.store(squares + part * STRIDE, sums, mask=part * PART < N)
 
 
 def single_row_packed_linear(
@@ -153,11 +162,15 @@ def single_row_packed_linear(
     gated: bool,
     norm: RowNorm | None,
     residual: torch.Tensor | None,
+    add: NormOutput | None = None,
     config: SingleRowConfig | None = None,
 ) -> torch.Tensor:
     """As `quant_ops.single_row_packed_linear`."""
     if config is None:
         config = single_row_config(weight, gated=gated)
+    if add is not None:
+        residual = add.residual
+        config = replace(config, block_rows=max(config.block_rows, ONE_TOKEN_PART))
     num_rows = weight.num_rows // 2 if gated else weight.num_rows
     out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device)
     _single_row_packed_kernel[(triton.cdiv(num_rows, config.block_rows),)](
@@ -169,7 +182,11 @@ def single_row_packed_linear(
         out if bias is None else bias,
         out if norm is None else norm.gamma,
         out if residual is None else residual,
+        out if add is None else add.scaled,
+        out if add is None else add.gamma,
+        out if add is None else add.squares,
         0.0 if norm is None else norm.eps,
+        0.0 if add is None else add.gamma_offset,
         ONE,
         N=num_rows,
         CHUNK=config.chunk,
@@ -179,6 +196,9 @@ def single_row_packed_linear(
         OFFSET=0.0 if norm is None else norm.gamma_offset,
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
+        PREPARES=add is not None,
+        PART=ONE_TOKEN_PART,
+        STRIDE=MAX_SKINNY_TOKENS,
         num_warps=config.num_warps,
         maxnreg=config.max_registers,
         **_constants(weight),

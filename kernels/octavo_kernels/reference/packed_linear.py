@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from octavo_kernels.linear_ops import ONE_TOKEN_PART
 from octavo_kernels.packed_weight import (
     INT4_ZERO,
     PackedWeight,
@@ -60,9 +61,16 @@ def single_row_packed_linear(
     gated: bool,
     norm: "RowNorm | None",
     residual: torch.Tensor | None,
+    add: "NormOutput | None" = None,
 ) -> torch.Tensor:
     plain = dequantize(weight).to(x.dtype)
-    return single_row_linear(x, plain, bias, gated=gated, norm=norm, residual=residual)
+    if add is None:
+        return single_row_linear(x, plain, bias, gated=gated, norm=norm, residual=residual)
+    total = single_row_linear(x, plain, bias, gated=gated, norm=norm, residual=add.residual)
+    add.scaled.copy_(total.float() * (add.gamma.float() + add.gamma_offset))
+    parts = total.float().square().view(-1, ONE_TOKEN_PART).sum(dim=-1)
+    add.squares[: len(parts), 0] = parts
+    return total
 
 
 def quantize_tokens(
