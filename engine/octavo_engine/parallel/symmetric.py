@@ -18,8 +18,9 @@ from octavo_kernels.gpu.gather import (
 from octavo_kernels.gpu.mailbox import Mailbox, open_mailbox
 from octavo_kernels.gpu.word_sum import can_pair, word_all_reduce
 
-MAX_WORD_SUM_TOKENS = 0
-"""Up to so many tokens a sum's numbers carry their exchange's number with them: see `word_sum`."""
+MAX_WORD_SUM_TOKENS = 32
+"""Up to so many tokens a sum's numbers carry their exchange's number with them: see `word_sum`. Two
+H200s, sum and norm of 1 / 32 / 64 tokens: 3.28 / 4.50 / 5.96 us, by flags 4.03 / 4.77 / 5.65."""
 MAX_SUM_TOKENS = 256
 MAX_SUM_TOKENS_OF_TWO = 256
 """Two ranks send each other no more in one launch than by any other way."""
@@ -92,7 +93,7 @@ def open_symmetric(
         )  # fmt: skip
 
     few = None
-    if MAX_WORD_SUM_TOKENS and hidden_size % 2 == 0:
+    if hidden_size % 2 == 0:
         few = opened(MAX_WORD_SUM_TOKENS, hidden_size // 2, torch.int64)
     return Symmetric(
         sums=opened(max_sum_tokens(size), hidden_size, dtype),
