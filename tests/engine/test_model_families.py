@@ -24,7 +24,7 @@ from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.model_runner import ModelRunner
 
-NUM_NEW = 64
+NUM_NEW = 48
 NUM_NEW_BF16 = 24
 LENGTHS = [1, 5, 16, 23, 24, 25, 40, 70]
 ALL_EXPERTS = {"qwen3_moe": 6, "mixtral": 4, "gpt_oss": 4}
@@ -52,9 +52,9 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
     assert len({token for tokens in together for token in tokens}) > VOCAB_SIZE // 4, (
         "the tokens are too much alike to prove much"
     )
-    for chunk in (1, 7, 64):
+    for chunk in (1, 7):
         assert tokens_of(run_jobs(runner, jobs, chunk=chunk)) == together
-    for job, tokens in list(zip(jobs, together, strict=True))[::3]:
+    for job, tokens in list(zip(jobs, together, strict=True))[::6]:
         assert tokens_of(run_jobs(runner, [job])) == [tokens]
     runner.close()
 

@@ -66,7 +66,7 @@ def float32_runner(smollm2_path: Path) -> Iterator[ModelRunner]:
 def test_float32_tokens_are_the_same_alone(
     prompts: list[list[int]], float32_runner: ModelRunner
 ) -> None:
-    jobs = [Job(prompt, NUM_NEW) for prompt in prompts[:3]]
+    jobs = [Job(prompt, NUM_NEW) for prompt in prompts[:2]]
     together = tokens_of(run_jobs(float32_runner, jobs))
     assert [tokens_of(run_jobs(float32_runner, [job], chunk=7))[0] for job in jobs] == together
 
