@@ -38,14 +38,14 @@ class SingleRowConfig:
 
 
 def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
-    """Rows of up to 4,096 inputs at once, longer ones in chunks."""
+    """Rows of up to 4,096 inputs at once, longer ones in chunks; small programs of little code,
+    since a step's kernels take turns in the cache of instructions."""
     is_int4 = weight.kind == "int4"
-    most = 16 if is_int4 else 32
-    if weight.num_steps > most:
-        chunk, num_warps, rows = (8, 2, 4) if is_int4 else (32, 4, 2)
-    else:
-        chunk = triton.next_power_of_2(weight.num_steps)
-        num_warps, rows = max(1, min(4, chunk // 4)), 8
+    chunk = min(triton.next_power_of_2(weight.num_steps), 16 if is_int4 else 32)
+    rows = 8 if is_int4 else 4
+    if is_int4 and weight.num_steps > chunk:
+        chunk, rows = 8, 4
+    num_warps = max(1, min(4, chunk // 4))
     return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=False)
 
 
