@@ -72,8 +72,10 @@ def test_a_mixed_step_of_each_group_width_and_page(
 ) -> None:
     dtype = torch.bfloat16 if ON_GPU else torch.float32
     options = AttentionOptions(scale=head_dim**-0.5, window=17 if group % 2 else None)
+    num_kv_heads = 2 if group <= 4 else 1
     case = make_case(
-        [1, 1, 9], [1, 33, 40], num_decode_rows=2, num_q_heads=group, num_kv_heads=1,
+        [1, 1, 9], [1, 33, 40], num_decode_rows=2, num_q_heads=num_kv_heads * group,
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim, block_size=page, dtype=dtype, generator=generator,
         window=options.window,
     )  # fmt: skip
