@@ -41,6 +41,8 @@ GPU_BYTES: Mapping[str, int] = {
     "rtx-4090": 24_564 * MIB,
 }
 """As the driver counts them."""
+HOPPER = frozenset({"h100", "h200"})
+"""GPUs whose large steps never have gate and up in memory (`octavo_kernels.gpu.hopper_gated`)."""
 WORKSPACE_BYTES = 32 * MIB
 """Of cuBLAS."""
 NUM_PROBE_BLOCKS = 2
@@ -57,6 +59,7 @@ SCALE_BYTES = 4
 class FitQuestion:
     gpu_bytes: int
     """As the driver counts them."""
+    is_hopper: bool = False
     dtype: torch.dtype = torch.bfloat16
     kv_cache_dtype: KVCacheDType = "auto"
     scheme: Scheme | None = None
@@ -184,9 +187,18 @@ def _tables_bytes(
     return 4 * (words + rotations) + hidden + NUM_PROBE_BLOCKS * page_bytes + WORKSPACE_BYTES
 
 
+def _multiplies_gated(config: ModelConfig, question: FitQuestion) -> bool:
+    """Whether gate and up of a large step become one product with its activation."""
+    share = config.intermediate_size // question.num_ranks
+    is_whole = share % 128 == 0 and config.hidden_size % 64 == 0
+    is_plain = question.scheme is None and not config.has_mlp_bias
+    return question.is_hopper and is_plain and is_whole and question.dtype.itemsize == 2
+
+
 def _token_bytes(config: ModelConfig, question: FitQuestion) -> int:
     """Alive at once for each token of a forward pass."""
-    feed_forward = 3 * config.intermediate_size // question.num_ranks
+    inner_copies = 1 if _multiplies_gated(config, question) else 3
+    feed_forward = inner_copies * config.intermediate_size // question.num_ranks
     if config.moe is not None:
         # What each expert of the token makes inside, and what it adds.
         inner = config.moe.intermediate_size // question.num_ranks

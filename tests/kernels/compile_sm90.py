@@ -26,6 +26,7 @@ from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.gated_mul import silu_mul
 from octavo_kernels.gpu.gather import PIECE_LEN, ROWS_A_PIECE, all_gather, first_of_ranks, largest
+from octavo_kernels.gpu.hopper_gated import hopper_gated_linear
 from octavo_kernels.gpu.mailbox import Mailbox, make_mailboxes
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
 from octavo_kernels.gpu.rms_norm import rms_norm
@@ -155,6 +156,8 @@ def small_launches() -> None:
     rms_norm(x, x[0], 1e-5, residual=x)
     rank_launches(x)
     silu_mul(torch.empty(4, 2 * 14336, dtype=dtype))
+    many, weight = torch.empty(128, 4096, dtype=dtype), torch.empty(28672, 4096, dtype=dtype)
+    hopper_gated_linear(many, weight, gelu=False)
     q, k = torch.empty(4, 32, 128, dtype=dtype), torch.empty(4, 8, 128, dtype=dtype)
     tables, positions = torch.empty(100, 64), torch.zeros(4, dtype=torch.int64)
     cache = torch.empty(8, 8, 64, 128, dtype=dtype)

@@ -48,6 +48,7 @@ def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
         "_largest_kernel",
         "_first_kernel",
         "_gated_mul_kernel",
+        "_hopper_gated_kernel",
         "_rope_kernel",
         "_draw_kernel",
         "_profile_kernel",

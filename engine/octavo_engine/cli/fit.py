@@ -44,7 +44,7 @@ def fit(config: EngineConfig, gpus: GpusOption) -> None:
 def _plan(config: EngineConfig, gpus: str) -> "Fit":
     import torch
 
-    from octavo_engine.fit import FitQuestion, gpu_bytes, plan_fit
+    from octavo_engine.fit import HOPPER, FitQuestion, gpu_bytes, plan_fit
     from octavo_engine.loading.model_files import read_model
     from octavo_engine.quantization.choose import choose_scheme
     from octavo_engine.runner.sizing import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, choose_dtype
@@ -54,6 +54,7 @@ def _plan(config: EngineConfig, gpus: str) -> "Fit":
     settings = config.scheduler
     question = FitQuestion(
         gpu_bytes=total_bytes,
+        is_hopper=gpus.lower() in HOPPER,
         dtype=choose_dtype(config.model.dtype, model.checkpoint_dtype, torch.device("cuda")),
         scheme=choose_scheme(config.model.quantization, scheme, is_gguf=False),
         utilization=config.cache.gpu_memory_utilization,

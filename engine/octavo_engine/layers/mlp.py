@@ -3,22 +3,17 @@
 A rank has some of the inner features; what it returns is its share of the sum over ranks.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 
-import octavo_kernels
 from octavo_engine.layers.linear import Build, DenseLinear, make_linear
 from octavo_engine.layers.packed import PackedMatrix
 from octavo_engine.loading.parts import Part
 from octavo_engine.loading.slots import Slot
-from octavo_engine.model_config import Activation, ModelConfig
+from octavo_engine.model_config import ModelConfig
 from octavo_engine.parallel.shares import even_share, stacked
-
-GATED: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": octavo_kernels.silu_mul,
-    "gelu_tanh": octavo_kernels.gelu_tanh_mul,
-}
+from octavo_kernels.linear_ops import ACTIVATIONS, gated_linear
 
 
 class GatedMLP:
@@ -40,7 +35,7 @@ class GatedMLP:
             inputs=share,
         )
         self._activation = config.activation
-        self._activate = GATED[config.activation]
+        self._activate = ACTIVATIONS[config.activation]
         self._halves: tuple[PackedMatrix, PackedMatrix] | None = None
 
     def slots(self) -> Iterator[Slot]:
@@ -56,7 +51,12 @@ class GatedMLP:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]."""
-        if self._halves is None:
-            return self.down(self._activate(self.gate_up(x)))
-        gate, up = self._halves
-        return self.down(gate.gated(x, up, self._activation))
+        if self._halves is not None:
+            gate, up = self._halves
+            return self.down(gate.gated(x, up, self._activation))
+        product = self.gate_up
+        if isinstance(product, DenseLinear) and product.is_plain:
+            inner = gated_linear(x, product.weight, product.bias, activation=self._activation)
+        else:
+            inner = self._activate(product(x))
+        return self.down(inner)

@@ -17,7 +17,6 @@ import torch
 from torch.nn import functional
 
 from octavo_engine.layers.linear import Build, LinearLayer, make_linear, matrix_slot
-from octavo_engine.layers.mlp import GATED
 from octavo_engine.loading.parts import Part, discard, share_into, transposed_share_into
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.model_config import ModelConfig, MoeConfig
@@ -30,6 +29,7 @@ from octavo_kernels.expert_ops import (
     picks_by_expert,
     route,
 )
+from octavo_kernels.linear_ops import ACTIVATIONS
 
 EXPERT_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
@@ -196,7 +196,7 @@ class MoeBlock:
 
     def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         """Of experts that are layers of their own, or round their inputs."""
-        activate = GATED[self._config.activation]
+        activate = ACTIVATIONS[self._config.activation]
         if self._quantized:
             gate_up, down = self._quantized[expert]
             return down(activate(gate_up(x)))
