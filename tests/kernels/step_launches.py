@@ -5,7 +5,9 @@ import dataclasses
 import torch
 
 from octavo_kernels.gpu import row_ops
+from octavo_kernels.gpu.embed import embed_rows
 from octavo_kernels.gpu.kv_write import kv_write
+from octavo_kernels.gpu.sampling import commit_largest
 from octavo_kernels.gpu.single_row import single_row_linear
 from octavo_kernels.gpu.skinny_linear import skinny_linear
 from octavo_kernels.linear_ops import (
@@ -37,7 +39,11 @@ def row_launches() -> None:
         positions=longs, all_greedy=False, any_filter=True,
     )  # fmt: skip
     row_ops.sampling_inputs(rows, rows, params, dataclasses.replace(params))
-    row_ops.commit_sampled(longs, rows, rows, table, ints(8, NUM_ROWS), ints(1))
+    commits = (rows, rows, table, ints(8, NUM_ROWS), ints(1))
+    row_ops.commit_sampled(longs, *commits)
+    commit_largest(torch.empty(NUM_ROWS, 128256, dtype=DTYPE), *commits)
+    embedding = torch.empty(64, 4096, dtype=DTYPE)
+    embed_rows(rows, embedding, 1.0, RowNorm(embedding[0], 0.0, 1e-5))
 
 
 def product_launches() -> None:

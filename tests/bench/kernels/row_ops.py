@@ -5,12 +5,13 @@ import dataclasses
 from collections.abc import Iterator
 
 import torch
-from tests.bench.kernels.harness import Case
-from tests.bench.kernels.sampling import make_params
+from tests.bench.kernels.harness import Case, sets_beyond_cache
+from tests.bench.kernels.sampling import NUM_TOKENS, make_params
 
 from octavo_kernels.gpu.schedule import plan_decode, target_items
 from octavo_kernels.row_ops import (
     DecodeInputs,
+    commit_largest,
     commit_sampled,
     decode_inputs,
     sampling_inputs,
@@ -81,11 +82,28 @@ def step_cases(batch: int, token_table: torch.Tensor, block_table: torch.Tensor)
     )
 
 
+def largest_case(batch: int, token_table: torch.Tensor) -> Case:
+    """The greedy end of a step: from logits to the table and the host."""
+    num_bytes = batch * NUM_TOKENS * 2
+    sets = sets_beyond_cache(num_bytes)
+    logits = torch.randn(sets, batch, NUM_TOKENS, device="cuda").bfloat16()
+    rows = torch.randperm(MAX_ROWS, device="cuda")[:batch].int()
+    positions = zeros(torch.int32, batch) + POSITION
+    host_ids = torch.zeros(8, batch, dtype=torch.int32, pin_memory=True)
+    host_slot = zeros(torch.int32, 1)
+
+    def launch(i: int) -> object:
+        return commit_largest(logits[i], rows, positions, token_table, host_ids, host_slot)
+
+    return Case(f"commit_largest B={batch} N={NUM_TOKENS}", launch, sets, num_bytes)
+
+
 def cases() -> Iterator[Case]:
     token_table = zeros(torch.int32, MAX_ROWS, MAX_LEN + 1)
     block_table = torch.randint(1, 20000, (MAX_ROWS, NUM_COLUMNS), dtype=torch.int32, device="cuda")
     for batch in (1, 32, 256):
         yield from step_cases(batch, token_table, block_table)
+        yield largest_case(batch, token_table)
     words = token_table.view(-1)
     offsets = torch.randperm(len(words), device="cuda")[:NUM_PATCH_WORDS].int()
     values = zeros(torch.int32, NUM_PATCH_WORDS)

@@ -13,8 +13,10 @@ from octavo_kernels.linear_ops import (
     NormInput,
     NormOutput,
     RowNorm,
+    embed_rows,
     single_row_linear,
     skinny_linear,
+    vocabulary_linear,
 )
 
 # name -> rows, inputs, gated, adds to the residual
@@ -25,6 +27,7 @@ SHAPES = {
     "down": (4096, 14336, False, True),
 }
 NUM_TOKENS = (2, 8, 16, 32, 64)
+VOCABULARY = (128256, 4096)
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -73,7 +76,29 @@ def skinny_cases(name: str, weights: torch.Tensor, num_tokens: int) -> Iterator[
         yield Case(case, launch, len(weights), num_bytes, num_flops)
 
 
+def vocabulary_cases() -> Iterator[Case]:
+    """The head's product and, the other way, the embedding with the first norm."""
+    weights = draw(2, *VOCABULARY)
+    for num_tokens in (1, 32, 128):
+        x = draw(num_tokens, VOCABULARY[1])
+        num_bytes = product_bytes(*VOCABULARY, num_tokens)
+
+        def multiply(i: int, x: torch.Tensor = x) -> object:
+            return vocabulary_linear(x, weights[i])
+
+        yield Case(f"vocabulary_linear T={num_tokens}", multiply, len(weights), num_bytes)
+        ids = torch.randint(VOCABULARY[0], (num_tokens,), dtype=torch.int32, device="cuda")
+        norm = RowNorm(draw(VOCABULARY[1]), 0.0, 1e-5)
+
+        def look_up(i: int, ids: torch.Tensor = ids, norm: RowNorm = norm) -> object:
+            return embed_rows(ids, weights[i], 1.0, norm)
+
+        num_bytes = 3 * num_tokens * VOCABULARY[1] * 2
+        yield Case(f"embed_rows norm T={num_tokens}", look_up, len(weights), num_bytes)
+
+
 def cases() -> Iterator[Case]:
+    yield from vocabulary_cases()
     for name, (num_rows, width, _, _) in SHAPES.items():
         weights = draw(sets_beyond_cache(2 * num_rows * width), num_rows, width)
         yield single_row_case(name, weights)
