@@ -21,7 +21,7 @@ ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 MAX_SKINNY_TOKENS = 64
 ROW_TILE = 64
 """Rows of a weight in a program; sums of squares are left for each such tile."""
-ONE_TOKEN_PART = 8
+ONE_TOKEN_PART = 4
 """The same where one token is multiplied by rows of packed words."""
 MAX_TILES = 4096
 

@@ -105,7 +105,7 @@ def single_row_packed_linear(
     bias: torch.Tensor | None = None,
     *,
     gated: bool = False,
-    norm: RowNorm | None = None,
+    norm: RowNorm | NormInput | None = None,
     residual: torch.Tensor | None = None,
     add: NormOutput | None = None,
 ) -> torch.Tensor:

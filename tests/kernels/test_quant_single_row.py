@@ -6,7 +6,13 @@ from tests.kernels.quant_case import random_weight
 
 from octavo_kernels.gpu.single_row_packed import SingleRowConfig, single_row_config
 from octavo_kernels.gpu.single_row_packed import single_row_packed_linear as kernel
-from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, ONE_TOKEN_PART, NormOutput, RowNorm
+from octavo_kernels.linear_ops import (
+    MAX_SKINNY_TOKENS,
+    ONE_TOKEN_PART,
+    NormInput,
+    NormOutput,
+    RowNorm,
+)
 from octavo_kernels.quant_ops import can_be_single_row, single_row_packed_linear
 from octavo_kernels.reference.packed_linear import dequantize
 from octavo_kernels.reference.packed_linear import single_row_packed_linear as packed_reference
@@ -85,6 +91,20 @@ def test_any_tile_gives_the_product(config, make_weight, draw, dtype, assert_clo
     wide = x.double()
     normed = wide * torch.rsqrt(wide.square().mean() + 1e-5) * gamma.double()
     assert_close(found, normed @ dequantize(weight).double().T, dtype, factor=1.5)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_norm_that_was_prepared(gated, make_weight, draw, dtype, device, assert_close):
+    weight = make_weight(20)
+    residual, gamma = draw(1, weight.width, scale=3.0), draw(weight.width)
+    num_parts = weight.width // ONE_TOKEN_PART
+    squares = torch.full((num_parts + 3, MAX_SKINNY_TOKENS), float("nan"), device=device)
+    squares[:num_parts, 0] = residual.float().square().view(num_parts, -1).sum(dim=1)
+    x = (residual.float() * gamma.float()).to(dtype)
+    norm = NormInput(squares, num_parts, 1e-5)
+    found = kernel(x, weight, None, gated=gated, norm=norm, residual=None)
+    expected = packed_reference(x, weight, None, gated=gated, norm=norm, residual=None)
+    assert_close(found, expected.float(), dtype, factor=3)
 
 
 @pytest.mark.parametrize("num_rows", [128, 40])

@@ -76,11 +76,15 @@ def take_single_rows(blocks: list[FusedBlock]) -> bool:
     )
 
 
-def gates_by_rows(output: Fusable, gate_up: Fusable) -> bool:
+def prepares_gate(parts: FusedBlock) -> bool:
+    """Whether, of one token, the product before the gate prepares the norm between them."""
+    return isinstance(parts.output, PackedLinear) and isinstance(parts.gate_up, PackedLinear)
+
+
+def gates_by_rows(gate_up: Fusable) -> bool:
     """Whether the gated product of one token goes row by row as well. Of 4 bits, the matrix unit
-    is faster, where the product before can prepare the norm for it: 23.5 against 29.4 us for a
-    layer of Llama-3.1-8B on an H200."""
-    if not isinstance(gate_up, PackedLinear) or not isinstance(output, PackedLinear):
+    is faster: 23.5 against 29.4 us for a layer of Llama-3.1-8B on an H200."""
+    if not isinstance(gate_up, PackedLinear):
         return True
     weight = gate_up.single_row_weight()
     return weight is None or weight.kind != "int4"
@@ -110,13 +114,13 @@ def multiply_one(
     x: torch.Tensor,
     *,
     gated: bool = False,
-    norm: RowNorm | None = None,
+    norm: RowNorm | NormInput | None = None,
     residual: torch.Tensor | None = None,
     add: NormOutput | None = None,
     overlaps: bool = False,
 ) -> torch.Tensor:
-    """As `single_row_linear`; overlaps: of 16-bit weights. add: after packed ones alone, see
-    `single_row_packed_linear`."""
+    """As `single_row_linear`; overlaps: of 16-bit weights. add and a norm that is
+    prepared: of packed ones."""
     if isinstance(layer, PackedLinear):
         weight = layer.single_row_weight()
         assert weight is not None
@@ -124,6 +128,7 @@ def multiply_one(
             x, weight, layer.bias, gated=gated, norm=norm, residual=residual, add=add
         )
     assert add is None
+    assert not isinstance(norm, NormInput)
     return single_row_linear(
         x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual, overlaps=overlaps
     )

@@ -13,6 +13,7 @@ from octavo_engine.cuda.fusable import (
     max_fused_tokens,
     multiply,
     multiply_one,
+    prepares_gate,
     row_norm,
     take_single_rows,
 )
@@ -104,7 +105,7 @@ class FusedDecoder:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(residual after the attention, what `down` takes)."""
         next_norm = parts.before_mlp
-        if gates_by_rows(parts.output, parts.gate_up):
+        if not prepares_gate(parts):
             residual = multiply_one(parts.output, attended, residual=residual)
             inner = multiply_one(parts.gate_up, residual, gated=True, norm=row_norm(next_norm))
             return residual, inner
@@ -112,6 +113,8 @@ class FusedDecoder:
         add = NormOutput(residual, next_norm.weight, next_norm.weight_offset, scaled, squares)
         residual = multiply_one(parts.output, attended, add=add)
         norm = NormInput(squares, len(squares), next_norm.eps)
+        if gates_by_rows(parts.gate_up):
+            return residual, multiply_one(parts.gate_up, scaled, gated=True, norm=norm)
         return residual, multiply(parts.gate_up, scaled, self._arrivals, gated=True, norm=norm)
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:

@@ -60,7 +60,7 @@ class SharedFusedDecoder:
         out.copy_(x)
 
     def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
-        goes_by_rows = not gated or gates_by_rows(layer, layer)
+        goes_by_rows = not gated or gates_by_rows(layer)
         if len(x) == 1 and self._takes_single_rows and goes_by_rows:
             return multiply_one(layer, x, gated=gated, overlaps=self.overlaps_products)
         return multiply(layer, x, self._arrivals, gated=gated)

@@ -20,7 +20,13 @@ from octavo_kernels.gpu.single_row_words import (
     multiply_fp8,
     multiply_int4,
 )
-from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, ONE_TOKEN_PART, NormOutput, RowNorm
+from octavo_kernels.linear_ops import (
+    MAX_SKINNY_TOKENS,
+    ONE_TOKEN_PART,
+    NormInput,
+    NormOutput,
+    RowNorm,
+)
 from octavo_kernels.packed_weight import PackedWeight
 
 
@@ -33,6 +39,8 @@ class SingleRowConfig:
     num_warps: int
     overlaps: bool
     """Whether words are loaded while the kernel before still runs."""
+    asks_first: bool = False
+    """Whether words are asked for before anything else, though that holds registers."""
     max_registers: int | None = None
     """Of a thread; fewer let more programs, and so more loads, be on a core."""
 
@@ -68,7 +76,8 @@ def _sums(
     words, scales, zeros, x, gamma, one, row, is_row, N: tl.constexpr,
     K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     SCALE_ROWS: tl.constexpr, HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    IS_INT4: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, OVERLAP: tl.constexpr,
+    IS_INT4: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, ASKS_FIRST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """(products of the rows before a row's scale, sum of the inputs' squares)."""
     chunks: tl.constexpr = (STEPS + CHUNK - 1) // CHUNK
@@ -79,6 +88,8 @@ def _sums(
         ahead = _load(words, scales, zeros, row, is_row, CHUNK, N, K, STEPS, CHUNK, GROUP,
                       SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
     wait_for_previous(OVERLAP)
+    if ASKS_FIRST and not OVERLAP:
+        tl.debug_barrier()
     totals = tl.zeros((row.shape[0], CHUNK * 8), tl.float32)
     squares = tl.zeros((CHUNK * 64,), tl.float32)
     # Bytes that a loop carries take a register each: there the loop is unrolled.
@@ -111,14 +122,15 @@ def _sums(
 
 @triton.jit
 def _single_row_packed_kernel(
-    x, words, scales, zeros, out, bias, gamma, residual, scaled, next_gamma, squares, eps,
-    next_offset, one,
+    x, words, scales, zeros, out, bias, gamma, residual, scaled, next_gamma, squares, squares_in,
+    eps, next_offset, one,
     N: tl.constexpr, K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr,
     HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
     GATED: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr, PREPARES: tl.constexpr, PART: tl.constexpr, STRIDE: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SQUARE_PARTS: tl.constexpr,
+    SQUARES_BLOCK: tl.constexpr, ASKS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = 2 if GATED else 1
     idx = tl.arange(0, parts * BLOCK_N)
@@ -128,11 +140,16 @@ def _single_row_packed_kernel(
     row = first + idx % BLOCK_N + (idx // BLOCK_N) * N
     result, square_sum = _sums(
         words, scales, zeros, x, gamma, one, row, is_row, parts * N, K, STEPS, CHUNK,
-        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OFFSET, OVERLAP,
+        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OFFSET, ASKS_FIRST,
+        OVERLAP,
     )  # fmt: skip
     if not HAS_GROUPS:
         result *= tl.load(scales + row // SCALE_ROWS, mask=is_row, other=0.0).to(tl.float32)
-    if HAS_NORM:
+    if SQUARE_PARTS > 0:
+        part = tl.arange(0, SQUARES_BLOCK)
+        in_parts = tl.load(squares_in + part * STRIDE, mask=part < SQUARE_PARTS, other=0.0)
+        square_sum = tl.sum(in_parts, 0)
+    if HAS_NORM or SQUARE_PARTS > 0:
         result *= tl.rsqrt(square_sum / K + eps)
     if HAS_BIAS:
         result += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
@@ -160,7 +177,7 @@ def single_row_packed_linear(
     bias: torch.Tensor | None,
     *,
     gated: bool,
-    norm: RowNorm | None,
+    norm: RowNorm | NormInput | None,
     residual: torch.Tensor | None,
     add: NormOutput | None = None,
     config: SingleRowConfig | None = None,
@@ -172,6 +189,8 @@ def single_row_packed_linear(
         residual = add.residual
         config = replace(config, block_rows=max(config.block_rows, ONE_TOKEN_PART))
     num_rows = weight.num_rows // 2 if gated else weight.num_rows
+    row_norm = norm if isinstance(norm, RowNorm) else None
+    prepared = norm if isinstance(norm, NormInput) else None
     out = torch.empty(1, num_rows, dtype=x.dtype, device=x.device)
     _single_row_packed_kernel[(triton.cdiv(num_rows, config.block_rows),)](
         x,
@@ -180,11 +199,12 @@ def single_row_packed_linear(
         weight.scales if weight.zeros is None else weight.zeros,
         out,
         out if bias is None else bias,
-        out if norm is None else norm.gamma,
+        out if row_norm is None else row_norm.gamma,
         out if residual is None else residual,
         out if add is None else add.scaled,
         out if add is None else add.gamma,
         out if add is None else add.squares,
+        out if prepared is None else prepared.squares,
         0.0 if norm is None else norm.eps,
         0.0 if add is None else add.gamma_offset,
         ONE,
@@ -192,13 +212,16 @@ def single_row_packed_linear(
         CHUNK=config.chunk,
         BLOCK_N=config.block_rows,
         GATED=gated,
-        HAS_NORM=norm is not None,
-        OFFSET=0.0 if norm is None else norm.gamma_offset,
+        HAS_NORM=row_norm is not None,
+        OFFSET=0.0 if row_norm is None else row_norm.gamma_offset,
         HAS_BIAS=bias is not None,
         ADDS=residual is not None,
         PREPARES=add is not None,
         PART=ONE_TOKEN_PART,
         STRIDE=MAX_SKINNY_TOKENS,
+        SQUARE_PARTS=0 if prepared is None else prepared.num_parts,
+        SQUARES_BLOCK=1 if prepared is None else triton.next_power_of_2(prepared.num_parts),
+        ASKS_FIRST=config.asks_first,
         num_warps=config.num_warps,
         maxnreg=config.max_registers,
         **_constants(weight),

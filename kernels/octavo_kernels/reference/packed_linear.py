@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from octavo_kernels.linear_ops import ONE_TOKEN_PART
+from octavo_kernels.linear_ops import ONE_TOKEN_PART, NormInput
 from octavo_kernels.packed_weight import (
     INT4_ZERO,
     PackedWeight,
@@ -16,7 +16,7 @@ from octavo_kernels.packed_weight import (
 from octavo_kernels.reference.skinny_linear import single_row_linear, skinny_linear
 
 if TYPE_CHECKING:
-    from octavo_kernels.linear_ops import NormInput, NormOutput, RowNorm
+    from octavo_kernels.linear_ops import NormOutput, RowNorm
 
 FP8_MAX = 448.0
 INT8_TOP = 127.5
@@ -59,11 +59,15 @@ def single_row_packed_linear(
     bias: torch.Tensor | None,
     *,
     gated: bool,
-    norm: "RowNorm | None",
+    norm: "RowNorm | NormInput | None",
     residual: torch.Tensor | None,
     add: "NormOutput | None" = None,
 ) -> torch.Tensor:
     plain = dequantize(weight).to(x.dtype)
+    if isinstance(norm, NormInput):
+        assert residual is None
+        assert add is None
+        return skinny_linear(x, plain, bias, gated=gated, norm=norm, add=None)
     if add is None:
         return single_row_linear(x, plain, bias, gated=gated, norm=norm, residual=residual)
     total = single_row_linear(x, plain, bias, gated=gated, norm=norm, residual=add.residual)
