@@ -22,8 +22,9 @@ MAX_WORD_SUM_TOKENS = 32
 """Up to so many tokens a sum's numbers carry their exchange's number with them: see `word_sum`. Two
 H200s, sum and norm of 1 / 32 / 64 tokens: 3.28 / 4.50 / 5.96 us, by flags 4.03 / 4.77 / 5.65."""
 MAX_SUM_TOKENS = 256
-MAX_SUM_TOKENS_OF_TWO = 256
-"""Two ranks send each other no more in one launch than by any other way."""
+MAX_SUM_TOKENS_OF_TWO = 1024
+"""Two ranks send each other no more in one launch than by any other way; more would send each row
+to all the others, where a ring sends it but twice."""
 MAX_GATHER_PIECES = 512
 """32 rows of half of a vocabulary of 131,072: 8 MiB for each rank and half."""
 MAX_WORD_ROWS = 4096
