@@ -64,7 +64,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         self._verify_tokens(vocab_size)
         if self.grammar is not None and (self.ignore_eos or self.min_tokens > 0):
             name = "ignore_eos" if self.ignore_eos else "min_tokens"
-            raise RequestError(f"{name} would write on behind the end of a structured output", name)
+            message = f"{name} would write on behind the end of a structured output or strict call"
+            raise RequestError(message, name)
 
     def _verify_lengths(self) -> None:
         _in_range("n", self.n, 1, MAX_N)

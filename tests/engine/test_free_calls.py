@@ -29,7 +29,7 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
-FUNCTIONS = (Function("f", SCHEMA, "tools.0", is_strict=True), Function("fo", None, "tools.1"))
+FUNCTIONS = (Function("f", SCHEMA, "tools.0", is_strict=True), Function("f2", None, "tools.1"))
 FORMATS = ("hermes", "mistral", "llama3_json", "json")
 
 
@@ -95,16 +95,28 @@ def calls_as(form: str, *calls: tuple[str, str]) -> str:
 def test_a_strict_functions_arguments_follow_its_schema(compiler, form):
     grammar = grammar_of(form)
     assert takes(compiler, grammar, calls_as(form, ("f", GOOD)))
-    assert takes(compiler, grammar, calls_as(form, ("f", GOOD), ("fo", OTHER)))
+    assert takes(compiler, grammar, calls_as(form, ("f", GOOD), ("f2", OTHER)))
     assert not takes(compiler, grammar, calls_as(form, ("f", BAD)))
     assert not takes(compiler, grammar, calls_as(form, ("f", GOOD), ("f", BAD)))
+
+
+def test_a_strict_function_without_parameters_takes_none(compiler):
+    grammar = free_calls_grammar(
+        TOOL_FORMATS["hermes"],
+        [Function("f", None, "tools.0", is_strict=True)],
+        only_one=False,
+        special_ids={},
+        reasoning=None,
+    )
+    assert takes(compiler, grammar, calls_as("hermes", ("f", "{}")))
+    assert not takes(compiler, grammar, calls_as("hermes", ("f", GOOD)))
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_one_call_at_most_is_the_end(compiler, form):
     grammar = grammar_of(form, only_one=True)
     assert takes(compiler, grammar, calls_as(form, ("f", GOOD)))
-    assert not takes(compiler, grammar, calls_as(form, ("f", GOOD), ("fo", OTHER)))
+    assert not takes(compiler, grammar, calls_as(form, ("f", GOOD), ("f2", OTHER)))
 
 
 TEXTS = ["", "Hello", "\n {", "[1, 2]", '{"city": "Rome"}', '{"name": "Bob"}', '[{"a": 1}]',
@@ -120,7 +132,7 @@ def test_other_text_is_free(compiler, form, text):
 
 OTHER_WORDS = [
     ("hermes", f'Let me see.\n<tool_call>{{"name": "f", "arguments": {GOOD}}}\n</tool_call> Done.'),
-    ("mistral", f"[TOOL_CALLS]f[ARGS]{GOOD}[TOOL_CALLS]fo{OTHER}"),
+    ("mistral", f"[TOOL_CALLS]f[ARGS]{GOOD}[TOOL_CALLS]f2{OTHER}"),
     ("mistral", f"Well [TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{GOOD}"),
     ("llama3_json", f'<|python_tag|>{{"name": "f", "parameters": {GOOD}}}'),
     ("llama3_json", f'{{"type": "function", "name": "f", "parameters": {GOOD}}}'),
@@ -197,7 +209,7 @@ def test_markers_that_are_special_tokens_are_taken_by_id(compiler):
     compiler = GrammarCompiler(lambda: tokenizer)
     for arguments, is_taken in ((GOOD, True), (BAD, False)):
         matcher = compiler.matcher(grammar.text())
-        tokens = [*b"So ", begin, *b"f", args, *arguments.encode(), begin, *b"fo", args, *b"{}"]
+        tokens = [*b"So ", begin, *b"f", args, *arguments.encode(), begin, *b"f2", args, *b"{}"]
         if is_taken:
             matcher.advance([*tokens, EOS_ID])
             assert matcher.has_ended

@@ -22,7 +22,7 @@ MAX_CALLS = 16
 class Function:
     name: str
     parameters: dict[str, Any] | None
-    """JSON schema; None: any object."""
+    """JSON schema; None: any object, of a strict function the empty one."""
     param: str
     """The field of the request that holds it, for complaints."""
     is_strict: bool = False
@@ -31,7 +31,8 @@ class Function:
     @property
     def arguments(self) -> Grammar:
         """Raises `RequestError` for what is no schema of an object."""
-        schema = {"type": "object"} | (self.parameters or {})
+        unknown = {"additionalProperties": not self.is_strict}
+        schema = {"type": "object"} | (unknown if self.parameters is None else self.parameters)
         if schema["type"] != "object":
             message = f"{self.param} has the type {schema['type']!r:.80}, arguments are an 'object'"
             raise RequestError(message, self.param)
