@@ -38,7 +38,9 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(make_tokenizer)
 
 
-def grammar_of(form: str, *, only_one: bool = False, thinks: bool = False) -> Grammar:
+def grammar_of(
+    form: str, *, only_one: bool = False, thinks: bool = False, is_open: bool = False
+) -> Grammar:
     grammar = free_calls_grammar(
         TOOL_FORMATS[form],
         FUNCTIONS,
@@ -48,7 +50,7 @@ def grammar_of(form: str, *, only_one: bool = False, thinks: bool = False) -> Gr
     )
     if not thinks:
         return grammar
-    return after_reasoning(grammar, THINK, is_open=False, special_ids={})
+    return after_reasoning(grammar, THINK, is_open=is_open, special_ids={})
 
 
 def takes(compiler: GrammarCompiler, grammar: Grammar, text: str) -> bool:
@@ -150,9 +152,11 @@ def test_calls_may_be_written_in_all_the_ways_of_a_family(compiler, form, text):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_calls_behind_reasoning_are_held_to_their_schema(compiler, form):
-    grammar = grammar_of(form, thinks=True)
-    for reasoning in ("", "<think>\nIs it {}?\n</think>\n\n"):
+@pytest.mark.parametrize("is_open", [True, False])
+def test_calls_behind_reasoning_are_held_to_their_schema(compiler, form, is_open):
+    grammar = grammar_of(form, thinks=True, is_open=is_open)
+    thought = 'Is it {"name": or <tool_call>?\n</think>\n\n'
+    for reasoning in [thought] if is_open else ["", f"<think>\n{thought}"]:
         assert takes(compiler, grammar, f"{reasoning}Hello")
         assert takes(compiler, grammar, reasoning + calls_as(form, ("f", GOOD)))
         assert not takes(compiler, grammar, reasoning + calls_as(form, ("f", BAD)))
