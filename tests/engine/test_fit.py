@@ -15,7 +15,7 @@ from tests.bench.gpu_workloads import LLAMA_8B, MODELS
 from octavo_engine.config import KVCacheDType
 from octavo_engine.errors import ConfigError
 from octavo_engine.fetch.plan import Room, plan, read_shape
-from octavo_engine.fit import FitQuestion, gpu_bytes, plan_fit
+from octavo_engine.fit import Fit, FitQuestion, gpu_bytes, plan_fit
 from octavo_engine.loading.config_file import parse_config
 from octavo_engine.memory_facts import GIB, kv_itemsize
 from octavo_engine.models.families import build_model_config
@@ -47,33 +47,34 @@ def llama() -> Any:
     return build_model_config(parse_config(LLAMA_8B, "test"))
 
 
-@pytest.mark.parametrize("measured", MEASURED)
-def test_every_part_is_near_what_the_engine_measured(
-    llama: Any, measured: tuple[float, ...]
-) -> None:
-    num_seqs, tokens, weights, tables, activations, graphs, pages = measured
-    fit = plan_fit(llama, question(max_num_seqs=int(num_seqs), max_step_tokens=int(tokens)))
-    assert fit.weights_bytes / GIB == pytest.approx(weights, rel=0.01)
-    assert fit.tables_bytes / GIB == pytest.approx(tables, abs=0.02)
-    assert fit.activations_bytes / GIB == pytest.approx(activations, rel=0.03)
-    assert fit.graphs_bytes / GIB == pytest.approx(graphs, abs=0.03)
-    held_gib = fit.num_kv_tokens * fit.kv_token_bytes / GIB
-    assert held_gib == pytest.approx(pages, rel=0.003)
-    assert fit.max_model_len == 8192
-    assert fit.is_enough
-
-
-@pytest.mark.parametrize("measured", MEASURED_EXPERTS, ids=lambda measured: measured[0])
-def test_the_parts_of_mixtures_of_experts_too(measured: tuple[Any, ...]) -> None:
-    name, weights, tables, activations, graphs, pages = measured
-    config = build_model_config(parse_config(EXPERTS[name], "test"))
-    fit = plan_fit(config, question(max_num_seqs=1024, max_step_tokens=8192))
+def assert_near(fit: Fit, measured: tuple[float, ...]) -> None:
+    """Each part in GiB, in the order of MEASURED."""
+    weights, tables, activations, graphs, pages = measured
     assert fit.weights_bytes / GIB == pytest.approx(weights, rel=0.01)
     assert fit.tables_bytes / GIB == pytest.approx(tables, abs=0.02)
     assert fit.activations_bytes / GIB == pytest.approx(activations, rel=0.03)
     assert fit.graphs_bytes / GIB == pytest.approx(graphs, abs=0.06)
     held_gib = fit.num_kv_tokens * fit.kv_token_bytes / GIB
     assert held_gib == pytest.approx(pages, rel=0.003)
+
+
+@pytest.mark.parametrize("measured", MEASURED)
+def test_every_part_is_near_what_the_engine_measured(
+    llama: Any, measured: tuple[float, ...]
+) -> None:
+    num_seqs, tokens, *parts = measured
+    fit = plan_fit(llama, question(max_num_seqs=int(num_seqs), max_step_tokens=int(tokens)))
+    assert_near(fit, tuple(parts))
+    assert fit.max_model_len == 8192
+    assert fit.is_enough
+
+
+@pytest.mark.parametrize("measured", MEASURED_EXPERTS, ids=lambda measured: measured[0])
+def test_the_parts_of_mixtures_of_experts_too(measured: tuple[Any, ...]) -> None:
+    name, *parts = measured
+    config = build_model_config(parse_config(EXPERTS[name], "test"))
+    fit = plan_fit(config, question(max_num_seqs=1024, max_step_tokens=8192))
+    assert_near(fit, tuple(parts))
 
 
 def test_a_quantized_model_leaves_more_for_tokens(llama: Any) -> None:

@@ -58,6 +58,33 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return chosen
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(torch.float16, id="float16"),
+        pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.gpu),
+    ]
+)
+def dtype_of_16_bits(request: pytest.FixtureRequest, device: torch.device) -> torch.dtype:
+    """For kernels that take no others."""
+    if request.param == torch.bfloat16 and device.type == "cpu":
+        pytest.skip("the interpreter computes bfloat16 products wrongly")  # in bfloat16 a GPU test
+    chosen: torch.dtype = request.param
+    return chosen
+
+
+@pytest.fixture
+def draw(
+    dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Callable[..., torch.Tensor]:
+    """Random numbers: draw(*shape, scale=1.0)."""
+
+    def make(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        drawn = torch.randn(shape, generator=generator, device=device) * scale
+        return drawn.to(dtype)
+
+    return make
+
+
 @pytest.fixture
 def device() -> torch.device:
     return torch.device("cuda" if ON_GPU else "cpu")

@@ -26,16 +26,9 @@ WEIGHTS = [
 ]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(torch.float16, id="float16"),
-        pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.gpu),
-    ]
-)
-def dtype(request, device):
-    if request.param == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("the interpreter computes bfloat16 products wrongly")  # in bfloat16 a GPU test
-    return request.param
+@pytest.fixture
+def dtype(dtype_of_16_bits):
+    return dtype_of_16_bits
 
 
 @pytest.fixture(params=WEIGHTS, ids=lambda w: "-".join(map(str, w)))

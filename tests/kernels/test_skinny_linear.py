@@ -28,25 +28,9 @@ from octavo_kernels.reference.skinny_linear import skinny_linear as reference
 WIDTH = 256
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(torch.float16, id="float16"),
-        pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.gpu),
-    ]
-)
-def dtype(request, device):
-    if request.param == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("the interpreter computes bfloat16 products wrongly")  # in bfloat16 a GPU test
-    return request.param
-
-
 @pytest.fixture
-def draw(dtype, device, generator):
-    def make(*shape: int, scale: float = 1.0) -> torch.Tensor:
-        drawn = torch.randn(shape, generator=generator, device=device) * scale
-        return drawn.to(dtype)
-
-    return make
+def dtype(dtype_of_16_bits):
+    return dtype_of_16_bits
 
 
 def _zeros(device: torch.device) -> torch.Tensor:
