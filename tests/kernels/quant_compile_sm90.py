@@ -85,7 +85,6 @@ def cases() -> dict[str, Callable[[], object]]:
         "int4 gate 64": lambda: fused(64, int4_gate, gated=True),
         "fp8 1": lambda: fused(1, fp8, adds=True),
         "fp8 blocks 32": lambda: fused(32, blocks),
-        "int4 gate 1": lambda: fused(1, int4_gate, gated=True),
         "single int4": lambda: single(int4),
         "single int4 zeros": lambda: single(asymmetric),
         "single int4 gate": lambda: single(int4_gate, gated=True),
