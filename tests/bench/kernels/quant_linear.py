@@ -16,6 +16,7 @@ from octavo_kernels.quant_ops import (
     packed_linear,
     quantize_tokens,
     scaled_linear,
+    single_row_packed_linear,
 )
 
 SHAPES = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
@@ -81,7 +82,7 @@ def _dense(shape: Shape) -> Case:
 
 def _packed(shape: Shape, kind: str) -> Case:
     weights, num_bytes = _weights(shape, kind)
-    product = _product(shape.num_tokens, gated=shape.name == "gate_up")
+    product = _product(shape.num_tokens, kind, gated=shape.name == "gate_up")
     x = shape.tokens()
     return shape.case(
         f"packed_linear {kind}", lambda i: product(x, weights[i]), len(weights), num_bytes
@@ -144,7 +145,12 @@ def _weights(shape: Shape, kind: str) -> tuple[list[PackedWeight], int]:
     return [first, *more], first.num_bytes
 
 
-def _product(num_tokens: int, *, gated: bool) -> Callable[[torch.Tensor, PackedWeight], object]:
+def _product(
+    num_tokens: int, kind: str, *, gated: bool
+) -> Callable[[torch.Tensor, PackedWeight], object]:
+    """The kernel that a decoder's steps take, with as little around it as there may be."""
     if num_tokens > 64:
         return packed_linear
+    if num_tokens == 1 and not (gated and kind == "int4"):
+        return lambda x, weight: single_row_packed_linear(x, weight, gated=gated)
     return lambda x, weight: fused_packed_linear(x, weight, gated=gated)
