@@ -4,7 +4,13 @@ import pytest
 import torch
 from tests.kernels.quant_case import random_weight
 
-from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, MAX_TILES, NormInput, NormOutput
+from octavo_kernels.linear_ops import (
+    MAX_SKINNY_TOKENS,
+    MAX_TILES,
+    ONE_TOKEN_PART,
+    NormInput,
+    NormOutput,
+)
 from octavo_kernels.quant_ops import can_be_fused, fused_packed_linear
 from octavo_kernels.reference.packed_linear import dequantize
 from octavo_kernels.reference.skinny_linear import skinny_linear as reference
@@ -85,6 +91,23 @@ def test_gate_after_a_norm(kind, num_tokens, draw, dtype, device, generator, ass
     tiles = residual.float().square().view(num_tokens, -1, 64).sum(dim=-1)
     squares[: tiles.shape[1], :num_tokens] = tiles.T
     norm = NormInput(squares, tiles.shape[1], 1e-5)
+    x = (residual.float() * gamma.float()).to(dtype)
+    found = fused_packed_linear(x, weight, gated=True, norm=norm)
+    expected = reference(x, dequantize(weight), None, gated=True, norm=norm, add=None)
+    assert_close(found, expected, dtype, factor=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [256, 512, 1536])
+def test_gate_of_one_token_after_a_norm_in_small_parts(
+    kind, width, draw, dtype, device, generator, assert_close
+):
+    weight = _weight(kind, (640, width), generator)
+    residual, gamma = draw(1, width, scale=3.0), draw(width)
+    num_parts = width // ONE_TOKEN_PART
+    squares = torch.full((num_parts + 5, MAX_SKINNY_TOKENS), float("nan"), device=device)
+    squares[:num_parts, 0] = residual.float().square().view(num_parts, -1).sum(dim=-1)
+    norm = NormInput(squares, num_parts, 1e-5)
     x = (residual.float() * gamma.float()).to(dtype)
     found = fused_packed_linear(x, weight, gated=True, norm=norm)
     expected = reference(x, dequantize(weight), None, gated=True, norm=norm, add=None)

@@ -29,6 +29,8 @@ ALONE_REGISTERS = 128
 CONSUMER_REGISTERS = 232
 """...and of one of two consumers', out of what all warps have on average."""
 MEAN_REGISTERS = 168
+MANY_PARTS = 128
+"""Of a token's squares, from which on all threads share in summing them up."""
 MAX_OVERLAPPED_TOKENS = 16
 """Starting a kernel before the one ahead has ended pays for the smallest products only."""
 
@@ -135,7 +137,7 @@ def hopper_packed_linear(
         HAS_NORM=norm is not None,
         HAS_BIAS=bias is not None,
         ADDS=add is not None,
-        ONE_TOKEN=num_tokens == 1,
+        ONE_TOKEN=num_tokens == 1 and num_parts >= MANY_PARTS,
         OVERLAP=overlaps,
         **_constants(weight, config),
         **({"launch_pdl": True} if overlaps else {}),
