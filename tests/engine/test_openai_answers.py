@@ -49,11 +49,11 @@ async def test_chat_may_fill_the_context_by_default() -> None:
     assert answer["usage"]["total_tokens"] == 100
 
 
-@pytest.mark.parametrize("names", [["max_tokens"], ["max_completion_tokens"],
-                                   ["max_tokens", "max_completion_tokens"]])  # fmt: skip
-async def test_the_limit_has_two_names(names: list[str]) -> None:
+@pytest.mark.parametrize("limits", [{"max_tokens": 4}, {"max_completion_tokens": 4},
+                                    {"max_tokens": 9, "max_completion_tokens": 4}])  # fmt: skip
+async def test_the_newer_name_of_the_limit_wins(limits: dict[str, int]) -> None:
     async with serving(EchoEngine(always("x" * 50))) as client:
-        answer = await client.chat(**dict.fromkeys(names, 4))
+        answer = await client.chat(**limits)
     assert answer["usage"]["completion_tokens"] == 4
 
 

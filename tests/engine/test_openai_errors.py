@@ -99,7 +99,6 @@ WRONG: list[tuple[str, Any, str | None, str]] = [
     (COMPLETIONS, completion(best_of=3), "best_of", "'best_of' 3 is not supported by this server"),
     (CHAT, chat_body(store=True), "store", "'store' true is not supported by this server: leave it "
      "out or give false"),
-    (CHAT, chat_body(max_tokens=3, max_completion_tokens=4), "max_tokens", "give one of them"),
     (COMPLETIONS, completion(suffix="end"), "suffix", "not supported"),
     (COMPLETIONS, completion(guided_json=3), "guided_json", "Invalid value"),
     (COMPLETIONS, completion(logprobs=True), "logprobs", "valid integer"),

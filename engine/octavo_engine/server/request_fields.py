@@ -207,13 +207,6 @@ class ChatCompletionRequest(ToolFields, SamplingFields):
 
     @model_validator(mode="after")
     def _check_chat(self) -> "ChatCompletionRequest":
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            raise InvalidField(
-                "max_tokens",
-                f"'max_tokens' is {self.max_tokens} and 'max_completion_tokens', its newer name, "
-                f"{self.max_completion_tokens}: give one of them",
-            )
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidField(
                 "top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true"
