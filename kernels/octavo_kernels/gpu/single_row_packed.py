@@ -1,8 +1,8 @@
 """The product of one token with a packed weight: every program holds whole rows of words.
 
-As in `single_row` there is no matrix unit: words are loaded into registers before anything else,
-numbers are made of them by as few instructions as possible, and a group's sum is scaled, not each
-weight. Rows too long for the registers go in chunks, each loaded while the one before is used.
+As in `single_row` there is no matrix unit: words are loaded into registers, numbers are made of
+them by as few instructions as possible, and a group's sum is scaled, not each weight. Rows too long
+for the registers go in chunks, loaded while those before are used.
 """
 
 from dataclasses import dataclass, replace
@@ -73,11 +73,10 @@ def _load(
 
 @triton.jit
 def _sums(
-    words, scales, zeros, x, gamma, one, row, is_row, N: tl.constexpr,
-    K: tl.constexpr, STEPS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    IS_INT4: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, ASKS_FIRST: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    words, scales, zeros, x, gamma, one, row, is_row, N: tl.constexpr, K: tl.constexpr,
+    STEPS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr,
+    HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
+    HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, ASKS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """(products of the rows before a row's scale, sum of the inputs' squares)."""
     chunks: tl.constexpr = (STEPS + CHUNK - 1) // CHUNK
@@ -129,8 +128,8 @@ def _single_row_packed_kernel(
     HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
     GATED: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr, PREPARES: tl.constexpr, PART: tl.constexpr, STRIDE: tl.constexpr,
-    SQUARE_PARTS: tl.constexpr,
-    SQUARES_BLOCK: tl.constexpr, ASKS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
+    SQUARE_PARTS: tl.constexpr, SQUARES_BLOCK: tl.constexpr, ASKS_FIRST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = 2 if GATED else 1
     idx = tl.arange(0, parts * BLOCK_N)
