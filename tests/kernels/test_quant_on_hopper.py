@@ -27,14 +27,6 @@ def dtype(request, device):
     return request.param
 
 
-@pytest.fixture
-def draw(dtype, device, generator):
-    def make(*shape: int, scale: float = 1.0) -> torch.Tensor:
-        return (torch.randn(shape, generator=generator, device=device) * scale).to(dtype)
-
-    return make
-
-
 def _weight(kind, shape, generator):
     has_groups = kind != "fp8"
     return random_weight(
