@@ -55,6 +55,7 @@ def test_elsewhere_the_plain_kernels_do_it(
     assert_close(gated_linear(x, weight, activation=activation), exact, torch.float32)
 
 
+@pytest.mark.gpu
 @on_hopper
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
