@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from octavo_kernels.gpu.packed_linear import dequantize
 from octavo_kernels.gpu.packed_linear import packed_linear as plain_packed_linear
+from octavo_kernels.linear_ops import RowNorm
 from octavo_kernels.quant_ops import (
     PackedWeight,
     fused_packed_linear,
@@ -57,6 +58,8 @@ class Shape:
 def cases() -> Iterator[Case]:
     for name, (num_rows, width) in SHAPES.items():
         yield _dequantize(name)
+        for kind in ("int4", "fp8"):
+            yield _single_row(Shape(name, num_rows, width, 1), kind)
         for num_tokens in NUM_TOKENS:
             shape = Shape(name, num_rows, width, num_tokens)
             yield _dense(shape)
@@ -87,6 +90,19 @@ def _packed(shape: Shape, kind: str) -> Case:
     return shape.case(
         f"packed_linear {kind}", lambda i: product(x, weights[i]), len(weights), num_bytes
     )
+
+
+def _single_row(shape: Shape, kind: str) -> Case:
+    """With what the decoder fuses around it."""
+    weights, num_bytes = _weights(shape, kind)
+    x, gated = shape.tokens(), shape.name == "gate_up"
+    norm = None if shape.name in ("o", "down") else RowNorm(x[0], 0.0, 1e-5)
+    residual = x.new_zeros(1, shape.num_rows) if norm is None else None
+
+    def launch(i: int) -> object:
+        return single_row_packed_linear(x, weights[i], gated=gated, norm=norm, residual=residual)
+
+    return shape.case(f"single_row_packed_linear {kind}", launch, len(weights), num_bytes)
 
 
 def _plain(shape: Shape, kind: str) -> Case:
