@@ -92,6 +92,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "single fp8": lambda: single(fp8),
         "single fp8 blocks": lambda: single(blocks),
         "plain int4 4": lambda: packed_linear.packed_linear(x[:, :4096], int4, None),
+        "dequantize int4": lambda: packed_linear.dequantize(asymmetric, DTYPE),
         "scaled fp8 100": lambda: scaled(100, fp8),
         "quantize fp8": lambda: quantize_tokens(x, torch.float8_e4m3fn, None, None),
     }
