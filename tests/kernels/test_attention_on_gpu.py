@@ -118,6 +118,7 @@ def test_caches_in_eight_bits(
         ((8, 2), 128, 64, None),
         ((8, 2), 128, 64, 300),
         ((3, 1), 64, 16, 129),
+        ((8, 2), 64, 64, None),  # a row's first block may be beyond it
         ((16, 1), 128, 1024, 1),
     ],
 )

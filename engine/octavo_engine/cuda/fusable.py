@@ -76,14 +76,11 @@ def take_single_rows(blocks: list[FusedBlock]) -> bool:
     )
 
 
-def prepares_gate(parts: FusedBlock) -> bool:
-    """Whether, of one token, the product before the gate prepares the norm between them."""
-    return isinstance(parts.output, PackedLinear) and isinstance(parts.gate_up, PackedLinear)
-
-
 def gates_by_rows(gate_up: Fusable) -> bool:
     """Whether the gated product of one token goes row by row as well. Of 4 bits, the matrix unit
-    is faster: 23.5 against 29.4 us for a layer of Llama-3.1-8B on an H200."""
+    is faster, and the product before it prepares the norm between them; row by row each program
+    norms for itself. A step of Llama-3.1-8B on an H200: int4 2.19 ms against 2.71, fp8 2.61
+    against 2.78."""
     if not isinstance(gate_up, PackedLinear):
         return True
     weight = gate_up.single_row_weight()
@@ -114,13 +111,12 @@ def multiply_one(
     x: torch.Tensor,
     *,
     gated: bool = False,
-    norm: RowNorm | NormInput | None = None,
+    norm: RowNorm | None = None,
     residual: torch.Tensor | None = None,
     add: NormOutput | None = None,
     overlaps: bool = False,
 ) -> torch.Tensor:
-    """As `single_row_linear`; overlaps: of 16-bit weights. add and a norm that is
-    prepared: of packed ones."""
+    """As `single_row_linear`; overlaps: of 16-bit weights. add: of packed ones."""
     if isinstance(layer, PackedLinear):
         weight = layer.single_row_weight()
         assert weight is not None
@@ -128,7 +124,6 @@ def multiply_one(
             x, weight, layer.bias, gated=gated, norm=norm, residual=residual, add=add
         )
     assert add is None
-    assert not isinstance(norm, NormInput)
     return single_row_linear(
         x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual, overlaps=overlaps
     )

@@ -13,7 +13,6 @@ from octavo_engine.cuda.fusable import (
     max_fused_tokens,
     multiply,
     multiply_one,
-    prepares_gate,
     row_norm,
     take_single_rows,
 )
@@ -105,7 +104,7 @@ class FusedDecoder:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(residual after the attention, what `down` takes)."""
         next_norm = parts.before_mlp
-        if not prepares_gate(parts):
+        if gates_by_rows(parts.gate_up):
             residual = multiply_one(parts.output, attended, residual=residual)
             inner = multiply_one(parts.gate_up, residual, gated=True, norm=row_norm(next_norm))
             return residual, inner
@@ -113,8 +112,6 @@ class FusedDecoder:
         add = NormOutput(residual, next_norm.weight, next_norm.weight_offset, scaled, squares)
         residual = multiply_one(parts.output, attended, add=add)
         norm = NormInput(squares, len(squares), next_norm.eps)
-        if gates_by_rows(parts.gate_up):
-            return residual, multiply_one(parts.gate_up, scaled, gated=True, norm=norm)
         return residual, multiply(parts.gate_up, scaled, self._arrivals, gated=True, norm=norm)
 
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:

@@ -27,9 +27,14 @@ def softmax(
         visible = key[None, :] <= position[:, None]
         if HAS_WINDOW:
             visible = visible & (key[None, :] > position[:, None] - window)
-        logits = gl.where(visible, logits, MASKED)
-    new_maximum = gl.maximum(maximum, gl.max(logits, 1) * scale)
-    weights = gl.exp2(logits * scale - new_maximum[:, None])
+        # Masked behind the scale: of a row that sees nothing here, MASKED * scale less its own
+        # rounding, in one instruction, would be off by 1e22, whose exp2 is infinite.
+        logits = gl.where(visible, logits * scale, MASKED)
+        new_maximum = gl.maximum(maximum, gl.max(logits, 1))
+        weights = gl.exp2(logits - new_maximum[:, None])
+    else:
+        new_maximum = gl.maximum(maximum, gl.max(logits, 1) * scale)
+        weights = gl.exp2(logits * scale - new_maximum[:, None])
     decay = gl.exp2(maximum - new_maximum)
     return weights, new_maximum, decay, total * decay + gl.sum(weights, 1)
 

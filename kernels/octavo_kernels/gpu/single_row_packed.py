@@ -47,14 +47,15 @@ class SingleRowConfig:
 
 def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
     """Rows of up to 4,096 inputs at once, longer ones in chunks; small programs of little code,
-    since a step's kernels take turns in the cache of instructions."""
+    since a step's kernels take turns in the cache of instructions. Starting before the kernel in
+    front has ended: a step of int4 2.34 -> 2.19 ms on an H200, of fp8 3.23 -> 3.38."""
     is_int4 = weight.kind == "int4"
     chunk = min(triton.next_power_of_2(weight.num_steps), 16 if is_int4 else 32)
     rows = 8 if is_int4 else 4
     if is_int4 and weight.num_steps > chunk:
         chunk, rows = 8, 4
     num_warps = max(1, min(4, chunk // 4))
-    return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=False)
+    return SingleRowConfig(rows // 2 if gated else rows, chunk, num_warps, overlaps=is_int4)
 
 
 @triton.jit
