@@ -51,6 +51,11 @@ SAMPLING_BYTES = 17
 """For a row and a word of the vocabulary: logits, logprobs and penalties of the largest step."""
 HIDDEN_COPIES = 4
 """Of the hidden states, alive beside the feed-forward network's inner ones."""
+PLAIN_INNER_COPIES = 3
+"""Of a network's inner features: gate, up, and what comes of them."""
+MAX_PLAIN_INNER = 6 * 132 * 128 * 128
+"""Tokens times inner features below which a Hopper GPU has them all in memory: six rounds of tiles
+over its cores (`octavo_kernels.gpu.hopper_gated.pays`)."""
 PACKED_BITS = {"int4": 4, "int8": 8, "fp8": 8}
 SCALE_BYTES = 4
 
@@ -197,8 +202,8 @@ def _multiplies_gated(config: ModelConfig, question: FitQuestion) -> bool:
 
 def _token_bytes(config: ModelConfig, question: FitQuestion) -> int:
     """Alive at once for each token of a forward pass."""
-    inner_copies = 1 if _multiplies_gated(config, question) else 3
-    feed_forward = inner_copies * config.intermediate_size // question.num_ranks
+    share = config.intermediate_size // question.num_ranks
+    feed_forward = share if _multiplies_gated(config, question) else PLAIN_INNER_COPIES * share
     if config.moe is not None:
         # What each expert of the token makes inside, and what it adds.
         inner = config.moe.intermediate_size // question.num_ranks
@@ -217,4 +222,11 @@ def _graphs_bytes(config: ModelConfig, question: FitQuestion) -> int:
     """The largest captured step with prompts, and the largest of decodes with its logits."""
     logits = config.vocab_size * question.dtype.itemsize
     tokens = LARGEST_GRAPH_TOKENS + question.max_num_seqs
-    return tokens * _token_bytes(config, question) + question.max_num_seqs * logits
+    captured = tokens * _token_bytes(config, question) + question.max_num_seqs * logits
+    if not _multiplies_gated(config, question):
+        return captured
+    # Smaller steps have gate and up in memory, which what the largest have left does not hold.
+    share = config.intermediate_size // question.num_ranks
+    plain_tokens = min(LARGEST_GRAPH_TOKENS, MAX_PLAIN_INNER // share)
+    plain = PLAIN_INNER_COPIES * share + HIDDEN_COPIES * config.hidden_size
+    return captured + plain_tokens * plain * question.dtype.itemsize
