@@ -27,13 +27,15 @@ the prompt is scored.
 Of tools:
 
 - Where a call is required or named its arguments follow the function's schema, `strict` or not.
-  With `auto` those of a function with `strict: true` do; of others they are what the model writes.
+  With `auto` those of a function with `strict: true` do; of others they are what the model writes,
+  unless a strict one stands beside them: then they follow theirs as far as they can be.
   Without `strict` a function is not strict, in /v1/responses neither.
 - A `strict` schema is followed in all; keywords that cannot be (`not`, `uniqueItems`, ...) are a
   400 that names them. Other schemas are followed as far as they can be.
 - In the formats `llama3_json` and `json` the whole answer is calls or is none. With a `strict`
   function an answer in JSON may then not begin with a key `id`, `type`, `arguments` or
-  `parameters`, which may begin a call; `response_format` leaves such answers their place.
+  `parameters`, nor with `name` and a function's own name, which may begin a call;
+  `response_format` leaves such answers their place.
 - Only functions that may be called are: what looks like a call of another one is content.
 - `stop` is looked for in all that the model writes, calls too. `finish_reason` is `tool_calls` only
   when each call is complete; one that a stop string has cut ends with `stop`.
