@@ -71,5 +71,5 @@ def _unread(folder: Path) -> dict[str, Any] | None:
         raw = read_config(folder)
     except CheckpointError:  # told when the model is opened
         return None
-    is_known = raw["model_type"] not in FAMILIES or config_cache().find(raw) is not None
-    return None if is_known else raw
+    needs_transformers = raw["model_type"] in FAMILIES and config_cache().find(raw) is None
+    return raw if needs_transformers else None
