@@ -98,9 +98,11 @@ def _multiply(
     num_columns = weight.shape[0] * 32
     x = x if x.stride(1) == 1 else x.contiguous()
     y = x.new_empty((num_tokens, num_columns))
+    # Held until the kernel is through: a cache that two threads fill at once keeps one of both.
+    configurations = _configurations(num_tokens % 32)
     words = (
         num_tokens, num_columns, size, x.data_ptr(), 2 * x.stride(0), weight.data_ptr(),
-        _address(bias), y.data_ptr(), _configurations(num_tokens % 32).address, *gated,
+        _address(bias), y.data_ptr(), configurations.address, *gated,
     )  # fmt: skip
     pool.run(kernel, words, torch.get_num_threads())
     return y

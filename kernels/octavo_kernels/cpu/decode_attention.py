@@ -12,7 +12,7 @@ from octavo_kernels.cpu.pair_dots import KEYS_AT_ONCE, add_scores, add_weighted
 from octavo_kernels.cpu.words import (
     FAST,
     as_number,
-    compiled_once,
+    compiled_for,
     exp_not_above_0,
     int32s_at,
     narrow,
@@ -45,7 +45,7 @@ def make_decode_attention(num_queries: int, head_dim: int) -> Callable[..., None
     """For num_queries query heads on a KV head; head_dim is a multiple of 2."""
     row_bytes = 2 * head_dim
 
-    @compiled_once
+    @compiled_for(num_queries, head_dim)
     def decode_attention(words, part, num_parts):
         """words: R, Hkv, block size, columns of the block table, window or 0; q and the words
         between its rows, k_cache, v_cache, block_table, seq_lens, out, scale."""

@@ -24,7 +24,7 @@ from octavo_kernels.cpu.tiles import (
 )
 from octavo_kernels.cpu.words import (
     as_number,
-    compiled_once,
+    compiled_for,
     helper,
     int32s_at,
     narrow,
@@ -174,7 +174,7 @@ def make_tile_attention(num_queries: int, head_dim: int) -> Callable[..., None]:
     count = queries_at_once(num_queries)
     tasks_of_head = num_queries // count
 
-    @compiled_once
+    @compiled_for(num_queries, head_dim)
     def tile_attention(words, part, num_parts):
         """words: R, Hkv, block size, columns of the block table, window or 0; q and the words
         between its rows, k_cache, v_cache, block_table, seq_lens, out, scale, configuration."""

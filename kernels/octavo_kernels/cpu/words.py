@@ -29,6 +29,18 @@ def compiled_once(function):
         return njit(**options)(function)
 
 
+def compiled_for(*numbers: int):
+    """As `compiled_once`, for a kernel that has these numbers compiled in. It gets a file of its
+    own in the cache: numba counts the variants of one function by what it has last read, so two
+    processes that compile different ones at a time could each find the other's under its key."""
+
+    def decorate(function):
+        function.__qualname__ += "_" + "x".join(map(str, numbers))
+        return compiled_once(function)
+
+    return decorate
+
+
 def helper(function):
     """Compiles what kernels call, into each of them."""
     return njit(fastmath=FAST, nogil=True, error_model="numpy")(function)
