@@ -126,6 +126,18 @@ def test_a_prefix_hit_at_every_split_point_changes_no_token(name, make):
         assert tokens == forced_tokens(reference, prompt, tokens)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_prefix_computed_in_the_same_step_changes_no_token(name, make):
+    reference, runner = make(name)
+    base, *others = prompts([70, 20, 1])
+    params = msgspec.structs.replace(GREEDY, max_tokens=4)
+    wanted = [(base + other, params) for other in others]
+    found, core = run(runner, wanted, prefix_caching=True)
+    assert core.stats().prefix_hits_tokens_total == 64, "the second found no page of the first"
+    for (prompt, _), tokens in zip(wanted, found, strict=True):
+        assert tokens == forced_tokens(reference, prompt, tokens)
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_sampled_sequences_are_the_same_alone_and_in_a_crowd_with_preemptions(name, make):
     _, runner = make(name)

@@ -114,6 +114,23 @@ def test_a_prefix_hit_at_every_split_point_changes_no_token(groups):
         assert hit == 64, "all full pages before the last token"
 
 
+@pytest.mark.parametrize("groups", [(FULL,), (WINDOW,), (FULL, WINDOW)])
+def test_prompts_of_one_step_share_the_pages_that_it_writes(groups):
+    runner = FakeRunner(kv_groups=groups, batches=[])
+    driver = Driver(runner, settings(max_num_batched_tokens=100))
+    requests = [
+        driver.submit(name, prompt_of(70) + prompt_of(5, seed), greedy(20))
+        for seed, name in enumerate(["first", "second", "third"], start=1)
+    ]
+    driver.step()
+    assert len(runner.batches[0].work) == 3, "75 tokens and twice the 11 behind four pages"
+    driver.run()
+    for request in requests:
+        driver.check_tokens(request)
+    cached = [driver.ends[request.request_id, 0].num_cached_tokens for request in requests]
+    assert cached == [0, 64, 64]
+
+
 def test_a_full_hit_still_computes_the_last_prompt_token():
     driver = Driver(FakeRunner())
     driver.submit("warm", prompt_of(64), greedy(3))

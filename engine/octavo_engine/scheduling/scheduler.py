@@ -112,7 +112,7 @@ class Scheduler:
             self._admit_waiting(step)
         if not (step.work or state.swap_out):
             return None
-        self._share_prompts(step)
+        self._unblock_forks(step)
         context = 0 if self._step_time is None else self._num_context_tokens()
         return step.launch_from(state, context)
 
@@ -164,6 +164,7 @@ class Scheduler:
             end = self._grow(step, seq, end)
         if end > start:
             step.add_prefill(seq, end)
+            self._share(seq)
 
     def _grow(self, step: StepBuild, seq: Sequence, end: int) -> int:
         """Gets pages towards `end`, at the cost of less urgent sequences where none are free.
@@ -203,15 +204,19 @@ class Scheduler:
             try:
                 if not admit(state, step, seq):
                     return
+                self._share(seq)
             except Exception:
                 request_id = seq.request.spec.request_id
                 log.exception("a request failed at its admission", request_id=request_id)
                 self.fail(request_id, REQUEST_FAILED)
 
-    def _share_prompts(self, step: StepBuild) -> None:
-        """What this step computes can be found from the next step on, which runs after it."""
+    def _share(self, seq: Sequence) -> None:
+        """What this step computes of a prompt can be found by the next admission, even of the same
+        step: in each layer all keys and values are written before any query reads them."""
+        self.state.tables.register(seq)
+
+    def _unblock_forks(self, step: StepBuild) -> None:
         for seq in step.prefilling:
-            self.state.tables.register(seq)
             if seq.index == 0 and not seq.is_prefilling:
                 self.state.unblock_forks(seq.request)
 
