@@ -83,6 +83,7 @@ def _inputs(num_decodes: int, prompt_lens: list[int]) -> StepInputs:
         groups=(GroupStep(attention, torch.arange(num_tokens) + 32),),
         sampling=[],
         sampling_tokens=torch.zeros(0, dtype=torch.int64),
+        wanted=None,
     )
 
 

@@ -107,13 +107,14 @@ class MixedForward:
         return len(tiles) <= num_tiles(self.captured.size_for(num_tokens + 1))
 
     def run(self, inputs: StepInputs) -> torch.Tensor:
-        """The hidden states [T, hidden_size] of a step that `can_run` has let in; overwritten by
-        the next."""
+        """The hidden states of the wanted tokens of a step that `can_run` has let in; overwritten
+        by the next."""
         num_tokens = len(inputs.token_ids)
         size = self.captured.size_for(num_tokens + 1)
         self._stage(inputs, size)
         self.captured.run(size)
-        return self._hidden[:num_tokens]
+        hidden = self._hidden[:num_tokens]
+        return hidden if inputs.wanted is None else hidden[inputs.wanted.tokens]
 
     def _stage(self, inputs: StepInputs, size: int) -> None:
         num_tokens, attention = len(inputs.token_ids), inputs.groups[0].attention

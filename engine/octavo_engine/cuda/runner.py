@@ -227,20 +227,19 @@ class CudaRunner:
         sampling = [inputs.work[idx] for idx in inputs.sampling]
         if sampling:
             self._stage(slot, sampling)
-            torch.index_select(
-                hidden, 0, inputs.sampling_tokens, out=self._buffers.hidden[: len(sampling)]
-            )
+            inputs.copy_sampled(hidden, self._buffers.hidden[: len(sampling)])
         return sampling, found
 
     def _hidden_states(self, inputs: StepInputs) -> torch.Tensor:
-        """[T, hidden_size], valid until the next step."""
+        """Of the wanted tokens, valid until the next step."""
         if self._mixed is not None and self._mixed.can_run(inputs):
             return self._mixed.run(inputs)
         lens = None
         if self._ropes.needs_seq_lens:
             of_all_known = self._ropes.turns_whole_sequences
             lens = rotated_lens(inputs, self._table, of_all_known=of_all_known)
-        context = StepContext(groups=inputs.groups, ropes=self._ropes.step(inputs.positions, lens))
+        ropes = self._ropes.step(inputs.positions, lens)
+        context = StepContext(inputs.groups, ropes, inputs.wanted)
         return self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
 
     def _stage(self, slot: int, sampling: list[RowWork]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 import octavo_kernels
-from octavo_engine.layers.context import LayerCache, StepContext
+from octavo_engine.layers.context import LayerCache, StepContext, WantedTokens
 from octavo_engine.layers.linear import Build, make_linear
 from octavo_engine.layers.norm import RMSNorm, SharedRMSNorm
 from octavo_engine.loading.parts import Part, share_into
@@ -97,13 +97,51 @@ class Attention:
         self.qkv.finish()
         self.output.finish()
 
-    def __call__(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
-        """x[T, hidden_size] -> the rank's share of the sum, of the same shape; writes this step's
-        keys and values to the pages."""
-        return self.output(self.attend(self.qkv(x), context, cache))
+    def __call__(
+        self,
+        x: torch.Tensor,
+        context: StepContext,
+        cache: LayerCache,
+        wanted: WantedTokens | None = None,
+    ) -> torch.Tensor:
+        """x[T, hidden_size] -> the rank's share of the sum [R, hidden_size], R being T where all
+        tokens are wanted (None); writes this step's keys and values to the pages."""
+        return self.output(self.attend(self.qkv(x), context, cache, wanted))
 
-    def attend(self, qkv: torch.Tensor, context: StepContext, cache: LayerCache) -> torch.Tensor:
-        """What lies between the two products: [T, q, k and v side by side] -> [T, q_size]."""
+    def write_pages(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> None:
+        """Of a call only what it leaves in the pages."""
+        self._rotate_and_write(self.qkv(x), context, cache)
+
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        context: StepContext,
+        cache: LayerCache,
+        wanted: WantedTokens | None = None,
+    ) -> torch.Tensor:
+        """What lies between the two products: [T, q, k and v side by side] -> [R, q_size]."""
+        q = self._rotate_and_write(qkv, context, cache)
+        attention = context.groups[self._group_idx].attention
+        if wanted is not None:
+            assert wanted.attention is not None
+            q, attention = q.index_select(0, wanted.tokens), wanted.attention
+        out = octavo_kernels.paged_attention(
+            q,
+            cache.k,
+            cache.v,
+            attention,
+            scale=self._config.attention_scale,
+            window=self._window,
+            softcap=self._config.attention_softcap,
+            sinks=self.sinks,
+            scales=cache.scales,
+        )
+        return out.reshape(-1, self._q_size)
+
+    def _rotate_and_write(
+        self, qkv: torch.Tensor, context: StepContext, cache: LayerCache
+    ) -> torch.Tensor:
+        """The queries [T, heads, head_dim]; keys and values go to the pages."""
         config = self._config
         group = context.groups[self._group_idx]
         q, k, v = self._heads(qkv)
@@ -135,18 +173,7 @@ class Attention:
                 cache_rows=group.cache_rows,
                 scales=cache.scales,
             )
-        out = octavo_kernels.paged_attention(
-            q,
-            cache.k,
-            cache.v,
-            group.attention,
-            scale=config.attention_scale,
-            window=self._window,
-            softcap=config.attention_softcap,
-            sinks=self.sinks,
-            scales=cache.scales,
-        )
-        return out.reshape(-1, self._q_size)
+        return q
 
     def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values [T, heads, head_dim], normalised where the model does that and

@@ -40,7 +40,20 @@ class RopeStep:
 
 
 @dataclass(frozen=True)
+class WantedTokens:
+    """The tokens of a step whose hidden states are used: of the others the last layer makes keys
+    and values alone."""
+
+    tokens: torch.Tensor
+    """[R] int64: which of the step's T tokens; each the last of its row."""
+    attention: AttentionMetadata | None
+    """Each of them as a decode row of the last layer's KV group; None where R is 0."""
+
+
+@dataclass(frozen=True)
 class StepContext:
     groups: tuple[GroupStep, ...]
     ropes: tuple[RopeStep, ...]
     """One for each different RopeConfig of the model, in the model's order."""
+    wanted: WantedTokens | None = None
+    """None: all tokens."""

@@ -9,7 +9,7 @@ import torch
 
 from octavo_engine.batch import KVGroup
 from octavo_engine.layers.attention import Attention
-from octavo_engine.layers.context import LayerCache, StepContext
+from octavo_engine.layers.context import LayerCache, StepContext, WantedTokens
 from octavo_engine.layers.linear import Build
 from octavo_engine.layers.mlp import GatedMLP
 from octavo_engine.layers.moe import MoeBlock
@@ -72,11 +72,26 @@ class Block:
         residual: torch.Tensor | None,
         context: StepContext,
         cache: LayerCache,
+        wanted: WantedTokens | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the wanted tokens; None: of all."""
         x, residual = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
-        x = self._added(self.after_attention, self.attention(x, context, cache))
+        x = self._added(self.after_attention, self.attention(x, context, cache, wanted))
+        if wanted is not None:
+            residual = residual.index_select(0, wanted.tokens)
         x, residual = self._add_norm(self.before_mlp, x, residual, self.after_attention is None)
         return self._added(self.after_mlp, self.mlp(x)), residual
+
+    def write_pages(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        context: StepContext,
+        cache: LayerCache,
+    ) -> None:
+        """Of a call only what it leaves in the pages."""
+        x, _ = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
+        self.attention.write_pages(x, context, cache)
 
     def _added(self, norm: RMSNorm | None, x: torch.Tensor) -> torch.Tensor:
         if norm is not None:
@@ -151,13 +166,18 @@ class Decoder:
     def hidden_states(
         self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
-        """token_ids[T] -> [T, hidden_size] after the final norm. caches: one for each layer."""
+        """token_ids[T] -> [R, hidden_size] of the wanted tokens after the final norm. caches: one
+        for each layer."""
         x = self.embed(token_ids)
         residual: torch.Tensor | None = None
-        for block, cache in zip(self.blocks, caches, strict=True):
+        for block, cache in zip(self.blocks[:-1], caches[:-1], strict=True):
             x, residual = block(x, residual, context, cache)
-        assert residual is not None
-        if self.blocks[-1].after_mlp is None:
+        last, wanted = self.blocks[-1], context.wanted
+        if wanted is not None and not len(wanted.tokens):
+            last.write_pages(x, residual, context, caches[-1])
+            return x[:0]
+        x, residual = last(x, residual, context, caches[-1], wanted)
+        if last.after_mlp is None:
             return self.norm.add_shares(x, residual)[0]
         return self.norm.add(x, residual)[0]
 

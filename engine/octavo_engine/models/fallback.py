@@ -70,7 +70,9 @@ class FallbackModel:
         self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
         self._attention.set_step(context, caches, self._group_of)
-        return self._forward(token_ids, context.groups[0].attention.positions)
+        hidden = self._forward(token_ids, context.groups[0].attention.positions)
+        # Its modules know one number of tokens for all layers.
+        return hidden if context.wanted is None else hidden[context.wanted.tokens]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.narrow_logits(hidden).float()

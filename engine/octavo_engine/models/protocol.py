@@ -17,7 +17,8 @@ class Model(Protocol):
     def hidden_states(
         self, token_ids: torch.Tensor, context: StepContext, caches: list[LayerCache]
     ) -> torch.Tensor:
-        """token_ids[T] -> [T, hidden_size]; writes keys and values of the T tokens to the pages."""
+        """token_ids[T] -> [R, hidden_size] of the tokens in `context.wanted`, in its order; writes
+        keys and values of all T tokens to the pages."""
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

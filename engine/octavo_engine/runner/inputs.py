@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from octavo_engine.batch import KVGroup, RowWork
-from octavo_engine.layers.context import GroupStep
+from octavo_engine.layers.context import GroupStep, WantedTokens
 from octavo_engine.runner.request_table import RowTable
+from octavo_engine.runner.wanted import are_all_tokens_wanted
 from octavo_kernels import AttentionMetadata, plan_kv_write, prepare_attention
 
 
@@ -31,6 +32,15 @@ class StepInputs:
     """Indices in `work` of the rows that sample."""
     sampling_tokens: torch.Tensor
     """[S] int64: the token of this step whose logits each of them samples from."""
+    wanted: WantedTokens | None
+    """Those of `sampling_tokens`; None: all of the step's."""
+
+    def copy_sampled(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
+        """hidden: of the wanted tokens -> out[S, hidden_size], of those that are sampled from."""
+        if self.wanted is not None:
+            out.copy_(hidden)
+        else:
+            torch.index_select(hidden, 0, self.sampling_tokens, out=out)
 
 
 def order_work(work: list[RowWork]) -> list[RowWork]:
@@ -61,6 +71,9 @@ class InputsBuilder:
         device: torch.device,
     ) -> None:
         self._groups = groups
+        self._last_group_idx = max(
+            range(len(groups)), key=lambda group_idx: max(groups[group_idx].layer_ids)
+        )
         self._num_q_heads = num_q_heads
         self._num_kv_heads = num_kv_heads
         self._block_size = block_size
@@ -80,7 +93,11 @@ class InputsBuilder:
         device_positions = self._put(positions)
         device_token_rows = self._put(token_rows)
         row_of_token = rows[device_token_rows]
+        sampling_tokens = self._put(query_start[1:][sampling] - 1)
         base = self._attention(work, query_start, starts + lens, device_positions)
+        wanted = None
+        if not are_all_tokens_wanted(work, [table.info(item.row) for item in work]):
+            wanted = self._wanted([work[idx] for idx in sampling], base, table, sampling_tokens)
         return StepInputs(
             work=work,
             rows=rows,
@@ -92,7 +109,8 @@ class InputsBuilder:
                 for idx in range(len(self._groups))
             ),
             sampling=sampling,
-            sampling_tokens=self._put(query_start[1:][sampling] - 1),
+            sampling_tokens=sampling_tokens,
+            wanted=wanted,
         )
 
     def _attention(
@@ -118,6 +136,34 @@ class InputsBuilder:
             query_lens_host=query_lens,
         )
 
+    def _wanted(
+        self,
+        sampling: list[RowWork],
+        base: AttentionMetadata,
+        table: RowTable,
+        tokens: torch.Tensor,
+    ) -> WantedTokens:
+        """tokens: the last of each row that samples."""
+        num_rows = len(sampling)
+        if not num_rows:
+            return WantedTokens(tokens, None)
+        rows = self._put(np.array([item.row for item in sampling], dtype=np.int64))
+        seq_lens = [item.start + item.num_tokens for item in sampling]
+        attention = AttentionMetadata(
+            query_start=torch.arange(num_rows + 1, dtype=torch.int32, device=self._device),
+            seq_lens=self._put(np.array(seq_lens, dtype=np.int32)),
+            block_table=torch.empty((num_rows, 0), dtype=torch.int32, device=self._device),
+            positions=base.positions[tokens],
+            num_rows=num_rows,
+            num_decode_rows=num_rows,
+            max_query_len=1,
+            max_seq_len=max(seq_lens),
+            block_size=self._block_size,
+            seq_lens_host=seq_lens,
+            query_lens_host=[1] * num_rows,
+        )
+        return WantedTokens(tokens, self._prepared(self._last_group_idx, attention, table, rows))
+
     def _group_step(
         self,
         group_idx: int,
@@ -128,21 +174,26 @@ class InputsBuilder:
         positions: torch.Tensor,
     ) -> GroupStep:
         block_table = table.block_tables[group_idx]
-        num_columns = -(-base.max_seq_len // self._block_size)
         blocks = block_table[row_of_token, positions // self._block_size].long()
-        attention = replace(base, block_table=block_table[rows, :num_columns])
         slots = blocks * self._block_size + positions % self._block_size
         return GroupStep(
-            attention=prepare_attention(
-                attention,
-                num_q_heads=self._num_q_heads,
-                num_kv_heads=self._num_kv_heads,
-                window=self._groups[group_idx].window,
-            ),
+            attention=self._prepared(group_idx, base, table, rows),
             slots=slots,
             cache_rows=plan_kv_write(
                 slots, num_kv_heads=self._num_kv_heads, block_size=self._block_size
             ),
+        )
+
+    def _prepared(
+        self, group_idx: int, base: AttentionMetadata, table: RowTable, rows: torch.Tensor
+    ) -> AttentionMetadata:
+        """base with the group's pages of these rows of the request table."""
+        num_columns = -(-base.max_seq_len // self._block_size)
+        return prepare_attention(
+            replace(base, block_table=table.block_tables[group_idx][rows, :num_columns]),
+            num_q_heads=self._num_q_heads,
+            num_kv_heads=self._num_kv_heads,
+            window=self._groups[group_idx].window,
         )
 
     def _put(self, array: np.ndarray) -> torch.Tensor:

@@ -125,14 +125,15 @@ class ModelRunner:
 
     def _run(self, batch_work: list[RowWork], result: RawStep) -> RawStep:
         inputs = self._inputs.build(batch_work, self._table)
-        context = StepContext(groups=inputs.groups, ropes=self._rope_step(inputs))
+        context = StepContext(inputs.groups, self._rope_step(inputs), inputs.wanted)
         hidden = self._model.hidden_states(inputs.token_ids, context, self._cache.layers)
         found = prompt_logprobs(self._model, self._table, inputs, hidden)
         result = replace(result, prompt_logprobs=found)
         if not inputs.sampling:
             return result
         work = [self._sample_work(inputs.work[idx]) for idx in inputs.sampling]
-        last = hidden[inputs.sampling_tokens]
+        last = hidden.new_empty(len(work), hidden.shape[1])
+        inputs.copy_sampled(hidden, last)
         takes_largest = self._sampler.takes_largest(work)
         logits = self._model.narrow_logits(last) if takes_largest else self._model.logits(last)
         sampled = self._sample(logits, work)

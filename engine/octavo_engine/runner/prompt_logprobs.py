@@ -10,6 +10,7 @@ from octavo_engine.models.protocol import Model
 from octavo_engine.runner.inputs import StepInputs
 from octavo_engine.runner.logprobs import top_logprobs
 from octavo_engine.runner.request_table import RowTable
+from octavo_engine.runner.wanted import prompt_logprob_positions
 
 CHUNK = 256
 """Positions whose logits are made at once: 256 of a 150k vocabulary are 150 MB."""
@@ -18,16 +19,15 @@ CHUNK = 256
 def prompt_logprobs(
     model: Model, table: RowTable, inputs: StepInputs, hidden: torch.Tensor
 ) -> list[PromptLogprobs]:
-    """hidden[T, hidden_size] of a step -> for each row that wants them, the logprobs of the prompt
-    tokens after this step's positions."""
+    """hidden[T, hidden_size] of a step, of fewer tokens where no row wants any -> for each row that
+    wants them, the logprobs of the prompt tokens after this step's positions."""
     found = []
     first_token = 0
     for item in inputs.work:
         info = table.info(item.row)
-        num_wanted = info.params.prompt_logprobs
-        last = min(item.start + item.num_tokens, info.num_prompt_tokens - 1)
-        if num_wanted is not None and last > item.start:
-            rows = hidden[first_token : first_token + last - item.start]
+        positions, num_wanted = prompt_logprob_positions(item, info), info.params.prompt_logprobs
+        if positions and num_wanted is not None:
+            rows = hidden[first_token : first_token + len(positions)]
             found.append(_of_row(model, table, item, rows, num_wanted))
         first_token += item.num_tokens
     return found
