@@ -4,10 +4,12 @@ Triton is imported by the first call on a GPU tensor: a CPU-only process never l
 T tokens of the step, R rows, Hq and Hkv heads, D head dimension, N vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import overload
 
 import torch
 
+from octavo_kernels.logit_changes import LogitChanges
 from octavo_kernels.metadata import AttentionMetadata, AttentionRule, KVScales, SamplingTensors
 
 
@@ -262,14 +264,41 @@ def paged_attention(
     )  # fmt: skip
 
 
-def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
+def sample(
+    logits: torch.Tensor,
+    params: SamplingTensors,
+    changes: Sequence[LogitChanges | None] | None = None,
+) -> torch.Tensor:
     """logits[R, N] float32, bfloat16 or float16 -> ids[R] int64.
 
     Greedy rows take the largest logit, the lowest id on ties. The others add Gumbel noise, a hash
     of (seed, position, id), to logits / temperature and take the largest among the tokens kept.
+
+    changes[R]: what rows change in their logits before, None for a row that changes nothing. The
+    logits are then float32 and are changed in place. Raises ValueError for others.
     """
+    if changes is not None and (logits.dtype != torch.float32 or len(changes) != len(logits)):
+        raise ValueError(
+            f"changes of {len(changes)} rows need as many rows of float32 logits, "
+            f"got {len(logits)} of {logits.dtype}"
+        )
     if logits.is_cpu:
-        from octavo_kernels.cpu.run import sample as run
-    else:
-        from octavo_kernels.gpu.sampling import sample as run
-    return run(logits, params)
+        from octavo_kernels.cpu.run import sample as draw
+        from octavo_kernels.reference.logit_changes import change_logits
+
+        if changes is not None:
+            change_logits(logits, changes)
+        return draw(logits, params)
+    from octavo_kernels.gpu.logit_changes import changes_table
+    from octavo_kernels.gpu.sampling import sample as run
+
+    return run(logits, params, None if changes is None else changes_table(changes, logits.device))
+
+
+def leaves_a_token(changes: LogitChanges, num_tokens: int) -> bool:
+    """Whether any of num_tokens ids may still be drawn; on a GPU this waits for the device."""
+    from octavo_kernels.reference.logit_changes import change_logits
+
+    probe = torch.zeros(1, num_tokens, device=changes.history.device)
+    change_logits(probe, [changes])
+    return not bool(torch.isneginf(probe).all())

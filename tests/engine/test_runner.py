@@ -95,7 +95,7 @@ def test_an_unusable_parameter_fails_its_row_alone(runner: ModelRunner) -> None:
     assert "allowed_token_ids" in failed.results[0].failed_rows[1]
 
 
-@pytest.mark.parametrize("broken", ["prepare", "apply"])
+@pytest.mark.parametrize("broken", ["prepare", "after"])
 def test_a_defect_in_the_handling_of_one_rows_parameters_fails_that_row_alone(
     runner: ModelRunner, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_defect_in_the_handling_of_one_rows_parameters_fails_that_row_alone(
 
         monkeypatch.setattr(sampler, "prepare", prepare_others)
     else:
-        monkeypatch.setattr(Adjustments, "apply", defect)
+        monkeypatch.setattr(Adjustments, "after", defect)
     good, failed = run_jobs(runner, [Job(good_prompt, 5), Job(bad_prompt, 5, biased)])
     assert defect.called
     assert good.token_ids == alone

@@ -27,6 +27,7 @@ from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.gated_mul import silu_mul
 from octavo_kernels.gpu.gather import PIECE_LEN, ROWS_A_PIECE, all_gather, first_of_ranks, largest
 from octavo_kernels.gpu.hopper_gated import hopper_gated_linear
+from octavo_kernels.gpu.logit_changes import changes_table
 from octavo_kernels.gpu.mailbox import Mailbox, make_mailboxes
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
 from octavo_kernels.gpu.rms_norm import rms_norm
@@ -172,6 +173,7 @@ def small_launches() -> None:
             all_greedy=all_greedy, any_filter=any_filter,
         )  # fmt: skip
         sample(torch.empty(4, 128256, dtype=dtype), params)
+        sample(torch.empty(4, 128256), params, changes_table([None] * 4, numbers.device))
 
 
 def main(cases: list[str]) -> None:

@@ -1,74 +1,52 @@
-"""What one request changes in its logits: masks, biases and penalties, prepared once at admission.
+"""What one request changes in its logits, prepared once at admission and asked for at each step.
 
-Applied in this order: allowed ids, bad words, minimum length, bias, repetition, then presence and
-frequency.
+How the changes are applied, and in which order, is the kernels' part (`LogitChanges`).
 """
 
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from octavo_engine.sampling_params import SamplingParams
-
-ANY_TOKEN = -1
-NO_TOKEN = -2
-
-
-@dataclass(frozen=True)
-class BadWords:
-    prefixes: torch.Tensor
-    """[W, L]: the tokens before a word's last one, filled up with ANY_TOKEN on the left."""
-    last_ids: torch.Tensor
-    """[W]."""
+from octavo_kernels import ANY_TOKEN, ForbiddenEndings, LogitChanges
 
 
 @dataclass(frozen=True)
 class Adjustments:
-    forbidden: torch.Tensor | None
-    """[vocab_size] bool: everything but the allowed ids."""
-    bad_words: BadWords | None
+    allowed: torch.Tensor | None
+    """[ceil(vocab_size / 32)] int32: a bit for each of the allowed ids."""
+    bad_words: ForbiddenEndings | None
     min_tokens: int
     ending_ids: torch.Tensor | None
-    """Ids that end the sequence; not drawn before min_tokens."""
+    """[E] int32: end the sequence; not drawn before min_tokens."""
     bias_ids: torch.Tensor | None
+    """[B] int32."""
     biases: torch.Tensor | None
+    """[B] float32."""
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
 
     @property
     def has_penalties(self) -> bool:
-        return self.repetition_penalty != 1.0 or self._counts_output
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)
 
-    @property
-    def _counts_output(self) -> bool:
-        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-
-    def apply(self, logits: torch.Tensor, history: torch.Tensor, num_prompt_tokens: int) -> None:
-        """Changes logits[vocab_size] in place. history: all tokens before the one to sample."""
-        if self.forbidden is not None:
-            logits.masked_fill_(self.forbidden, -torch.inf)
-        if self.bad_words is not None:
-            _forbid_bad_words(logits, history[num_prompt_tokens:], self.bad_words)
-        if self.ending_ids is not None and len(history) - num_prompt_tokens < self.min_tokens:
-            logits[self.ending_ids] = -torch.inf
-        if self.bias_ids is not None and self.biases is not None:
-            logits[self.bias_ids] += self.biases
-        if self.has_penalties:
-            self._penalise(logits, history.long(), num_prompt_tokens)
-
-    def _penalise(self, logits: torch.Tensor, history: torch.Tensor, num_prompt: int) -> None:
-        if self.repetition_penalty != 1.0:
-            seen = logits[history]
-            penalty = self.repetition_penalty
-            logits[history] = torch.where(seen > 0, seen / penalty, seen * penalty)
-        if self._counts_output:
-            output = history[num_prompt:]
-            counts = torch.zeros_like(logits)
-            counts.index_add_(0, output, torch.ones_like(output, dtype=counts.dtype))
-            logits -= self.frequency_penalty * counts
-            logits -= self.presence_penalty * (counts > 0)
+    def after(self, history: torch.Tensor, num_prompt_tokens: int) -> LogitChanges:
+        """For the token behind history[n] int32."""
+        may_end = len(history) - num_prompt_tokens >= self.min_tokens
+        return LogitChanges(
+            history=history,
+            num_prompt_tokens=num_prompt_tokens,
+            allowed=self.allowed,
+            forbidden_ids=None if may_end else self.ending_ids,
+            endings=self.bad_words,
+            bias_ids=self.bias_ids,
+            biases=self.biases,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+        )
 
 
 def prepare(params: SamplingParams, vocab_size: int, device: torch.device) -> Adjustments | None:
@@ -81,16 +59,14 @@ def prepare(params: SamplingParams, vocab_size: int, device: torch.device) -> Ad
         for value in values:
             if not 0 <= value < vocab_size:
                 raise ValueError(f"{field}: id {value} is not in [0, {vocab_size})")
-        return torch.tensor(values, dtype=torch.long, device=device)
+        return torch.tensor(values, dtype=torch.int32, device=device)
 
-    forbidden = None
+    allowed = None
     if params.allowed_token_ids is not None:
-        allowed = ids(params.allowed_token_ids, "allowed_token_ids")
-        forbidden = torch.ones(vocab_size, dtype=torch.bool, device=device)
-        forbidden[allowed] = False
+        allowed = _packed(ids(params.allowed_token_ids, "allowed_token_ids"), vocab_size)
     words = params.bad_words_token_ids
     adjustments = Adjustments(
-        forbidden=forbidden,
+        allowed=allowed,
         bad_words=_bad_words(words, vocab_size, device) if words else None,
         min_tokens=params.min_tokens if needs_ending else 0,
         ending_ids=ids(ending, "stop_token_ids") if needs_ending else None,
@@ -102,30 +78,28 @@ def prepare(params: SamplingParams, vocab_size: int, device: torch.device) -> Ad
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
     )
-    changes = (adjustments.forbidden, adjustments.bad_words, adjustments.ending_ids, bias)
+    changes = (adjustments.allowed, adjustments.bad_words, adjustments.ending_ids, bias)
     is_neutral = all(change is None for change in changes) and not adjustments.has_penalties
     return None if is_neutral else adjustments
 
 
-def _bad_words(words: list[list[int]], vocab_size: int, device: torch.device) -> BadWords:
+def _packed(ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """[ceil(vocab_size / 32)] int32 with the bits of these ids set, lowest first."""
+    bits = torch.zeros(-(-vocab_size // 32) * 32, dtype=torch.uint8, device=ids.device)
+    bits[ids] = 1
+    shifts = torch.arange(8, dtype=torch.uint8, device=ids.device)
+    return (bits.view(-1, 8) << shifts).sum(dim=1, dtype=torch.uint8).view(torch.int32)
+
+
+def _bad_words(words: list[list[int]], vocab_size: int, device: torch.device) -> ForbiddenEndings:
     for word in words:
         if not word or not all(0 <= token < vocab_size for token in word):
             raise ValueError(f"bad_words_token_ids: {word} is empty or outside [0, {vocab_size})")
     prefix_len = max(len(word) for word in words) - 1
     prefixes = [[ANY_TOKEN] * (prefix_len + 1 - len(word)) + word[:-1] for word in words]
-    return BadWords(
-        prefixes=torch.tensor(prefixes, dtype=torch.long, device=device).view(
+    return ForbiddenEndings(
+        prefixes=torch.tensor(prefixes, dtype=torch.int32, device=device).view(
             len(words), prefix_len
         ),
-        last_ids=torch.tensor([word[-1] for word in words], device=device),
+        last_ids=torch.tensor([word[-1] for word in words], dtype=torch.int32, device=device),
     )
-
-
-def _forbid_bad_words(logits: torch.Tensor, output: torch.Tensor, words: BadWords) -> None:
-    """Forbids the last token of each word whose other tokens have just been generated."""
-    prefix_len = words.prefixes.shape[1]
-    recent = output[max(0, len(output) - prefix_len) :].long()
-    recent = functional.pad(recent, (prefix_len - len(recent), 0), value=NO_TOKEN)
-    matches = ((words.prefixes == recent) | (words.prefixes == ANY_TOKEN)).all(dim=1)
-    penalty = torch.zeros_like(words.last_ids, dtype=logits.dtype)
-    logits.index_add_(0, words.last_ids, penalty.masked_fill(matches, -torch.inf))

@@ -4,7 +4,7 @@ Holds the prepared adjustments of the rows in the request table. The draw depend
 logits, parameters, seed and position: not on the batch, not on an earlier draw.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,9 +15,9 @@ from octavo_engine.messages import REQUEST_FAILED
 from octavo_engine.runner.logprobs import TopLogprobs, top_logprobs
 from octavo_engine.runner.request_table import RowInfo, RowTable
 from octavo_engine.sampler.adjustments import Adjustments, prepare
-from octavo_engine.sampler.structured import GrammarWork, StructuredRows, forbid
+from octavo_engine.sampler.structured import GrammarWork, StructuredRows
 from octavo_engine.sampling_params import SamplingParams
-from octavo_kernels import SamplingTensors
+from octavo_kernels import LogitChanges, SamplingTensors
 
 log = structlog.get_logger(__name__)
 
@@ -108,38 +108,47 @@ class Sampler:
         """logits[S, vocab_size], changed in place; float32, or any dtype where `takes_largest`.
         work[S]."""
         wants_logprobs = any(item.info.params.logprobs is not None for item in work)
-        structured = [idx for idx, item in enumerate(work) if item.row in self._structured]
-        is_adjusted = bool(structured) or any(item.row in self._adjustments for item in work)
-        raw = logits.clone() if (wants_logprobs or structured) and is_adjusted else logits
-        for idx, item in enumerate(work):
-            adjustments = self._adjustments.get(item.row)
-            if adjustments is not None:
-                history = table.token_ids[item.row, : item.position]
-                try:
-                    adjustments.apply(logits[idx], history, item.info.num_prompt_tokens)
-                except Exception:
-                    self._fail(item.row)
-        if structured:
-            self._follow_grammars(logits, raw, structured, work, table)
-        token_ids = octavo_kernels.sample(logits, self._tensors(work))
+        changes = self._changes(work, table)
+        raw = logits.clone() if wants_logprobs and changes is not None else logits
+        token_ids = octavo_kernels.sample(logits, self._tensors(work), changes)
         if not wants_logprobs:
             return SampledRow(token_ids, None)
         params = [item.info.params for item in work]
         return SampledRow(token_ids, self._logprobs(raw, logits, params, token_ids))
 
-    def _follow_grammars(
-        self,
-        logits: torch.Tensor,
-        raw: torch.Tensor,
-        structured: list[int],
-        work: list[SampleWork],
-        table: RowTable,
-    ) -> None:
-        grammar_work = self._grammar_work(structured, work, table)
-        allowed = self._structured.allowed(grammar_work, logits.shape[1])
-        bound = logits[structured]
-        forbid(bound, allowed, raw[structured])
-        logits[structured] = bound
+    def _changes(self, work: list[SampleWork], table: RowTable) -> list[LogitChanges | None] | None:
+        """Of each row; None when no row changes its logits."""
+        changes = [self._own_changes(item, table) for item in work]
+        structured = [idx for idx, item in enumerate(work) if item.row in self._structured]
+        if structured:
+            grammar_work = self._grammar_work(structured, work, table)
+            masks = self._structured.allowed(grammar_work, self._vocab_size)
+            masks = masks.to(self._device, non_blocking=True)
+            for idx, mask in zip(structured, masks, strict=True):
+                own = changes[idx] or _no_changes(work[idx], table)
+                changes[idx] = self._within(mask, own)
+        return changes if any(wanted is not None for wanted in changes) else None
+
+    def _own_changes(self, item: SampleWork, table: RowTable) -> LogitChanges | None:
+        """Without what a grammar forbids."""
+        adjustments = self._adjustments.get(item.row)
+        if adjustments is None:
+            return None
+        try:
+            return adjustments.after(_history(item, table), item.info.num_prompt_tokens)
+        except Exception:
+            self._fail(item.row)
+            return None
+
+    def _within(self, mask: torch.Tensor, own: LogitChanges) -> LogitChanges:
+        """A row's own changes and its grammar's mask. Where they leave no token the grammar wins:
+        the others then do not count."""
+        both = replace(own, allowed=mask if own.allowed is None else own.allowed & mask)
+        if not own.has_limits or octavo_kernels.leaves_a_token(both, self._vocab_size):
+            return both
+        return LogitChanges(
+            history=own.history, num_prompt_tokens=own.num_prompt_tokens, allowed=mask
+        )
 
     def _grammar_work(
         self, structured: list[int], work: list[SampleWork], table: RowTable
@@ -191,6 +200,17 @@ class Sampler:
             )
             raw = torch.where(is_processed.unsqueeze(-1), processed / scale, raw)
         return top_logprobs(raw, token_ids, max(p.logprobs or 0 for p in params))
+
+
+def _history(item: SampleWork, table: RowTable) -> torch.Tensor:
+    """[n] int32: the tokens before the one to sample."""
+    return table.token_ids[item.row, : item.position]
+
+
+def _no_changes(item: SampleWork, table: RowTable) -> LogitChanges:
+    return LogitChanges(
+        history=_history(item, table), num_prompt_tokens=item.info.num_prompt_tokens
+    )
 
 
 def is_greedy(params: SamplingParams) -> bool:

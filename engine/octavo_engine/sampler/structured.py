@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from octavo_engine.structured.compiler import GrammarCompiler, Matcher
 
 
+_ALL = -1
+"""A word of a mask in which every bit is set."""
+
+
 @dataclass(frozen=True)
 class GrammarWork:
     row: int
@@ -53,12 +57,12 @@ class StructuredRows:
         return self._matchers[row].num_consumed
 
     def allowed(self, work: Sequence[GrammarWork], vocab_size: int) -> torch.Tensor:
-        """[work, bytes] uint8 on the CPU: a bit for each token id, lowest first, set where the row
-        may draw it. A row that has left its grammar, or whose step is too complex, is noted as
-        failed; it may draw anything, as may a row that has ended."""
+        """[work, ceil(vocab_size / 32)] int32 on the CPU: a bit for each token id, lowest first,
+        set where the row may draw it. A row that has left its grammar, or whose step is too
+        complex, is noted as failed; it may draw anything, as may a row that has ended."""
         for item in work:
             self._advance(item)
-        masks = np.full((len(work), -(-vocab_size // 8)), 0xFF, dtype=np.uint8)
+        masks = np.full((len(work), -(-vocab_size // 32)), _ALL, dtype=np.int32)
         alive = [idx for idx, item in enumerate(work) if self._is_bound(item.row)]
         if alive:
             matchers = [self._matchers[work[idx].row] for idx in alive]
@@ -67,7 +71,7 @@ class StructuredRows:
                 error = matcher.error()
                 if error is not None:
                     self._failures[work[idx].row] = f"structured output: {error}"
-                    masks[idx] = 0xFF
+                    masks[idx] = _ALL
         return torch.from_numpy(masks)
 
     def take_failures(self) -> dict[int, str]:
@@ -87,24 +91,9 @@ class StructuredRows:
         return row not in self._failures and not self._matchers[row].has_ended
 
 
-def forbid(logits: torch.Tensor, allowed: torch.Tensor, unadjusted: torch.Tensor) -> None:
-    """Sets logits[R, vocab_size] to -inf where the bits of allowed[R, bytes] are not set.
-
-    Where a row's other limits leave nothing that its grammar allows, the grammar wins: the row then
-    draws from its unadjusted[R, vocab_size] logits.
-    """
-    shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
-    bits = (allowed.to(logits.device, non_blocking=True).unsqueeze(-1) >> shifts) & 1
-    is_forbidden = bits.flatten(1)[:, : logits.shape[1]] == 0
-    logits.masked_fill_(is_forbidden, -torch.inf)
-    is_empty = (logits == -torch.inf).all(dim=1, keepdim=True)
-    free = unadjusted.masked_fill(is_forbidden, -torch.inf)
-    logits.copy_(torch.where(is_empty, free, logits))
-
-
-def _filled(matchers: "list[Matcher]", num_bytes: int) -> NDArray[np.uint8]:
+def _filled(matchers: "list[Matcher]", num_words: int) -> NDArray[np.int32]:
     """A model's vocabulary may be wider than its tokenizer's: nothing stands for those ids."""
     from octavo_engine.structured.compiler import fill_masks
 
-    masks = fill_masks(matchers).view(np.uint8)[:, :num_bytes]
-    return np.pad(masks, ((0, 0), (0, num_bytes - masks.shape[1])))
+    masks = fill_masks(matchers)[:, :num_words]
+    return np.pad(masks, ((0, 0), (0, num_words - masks.shape[1])))

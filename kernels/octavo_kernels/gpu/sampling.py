@@ -1,8 +1,9 @@
 """Chooses one token a row: the largest logit, or the largest after Gumbel noise.
 
 Rows are cut into parts, so that one row keeps the GPU as busy as many do. Rows with top-k, top-p or
-min-p go on from this pass in `sampling_filters`. Where no row draws, the launch that merges the
-parts also commits the tokens.
+min-p go on from this pass in `sampling_filters`. What rows change in their logits is changed in
+this pass, in place (`logit_changes`). Where no row draws, the launch that merges the parts also
+commits the tokens.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
+from octavo_kernels.gpu.logit_changes import NUM_FIELDS, change_part
 from octavo_kernels.gpu.noise import row_keys
 from octavo_kernels.gpu.sampling_filters import RowParts, draw_filtered_rows, is_filtered
 from octavo_kernels.gpu.sampling_passes import NO_TOKEN, draw
@@ -19,15 +21,18 @@ from octavo_kernels.metadata import SamplingTensors
 
 PART_LEN = 8192
 BLOCK = 2048
+CHANGE_BLOCK = 1024
+"""Logits whose ids are counted at once."""
 FEW_ROWS = 64
 """Up to here a program of a greedy step has one block of logits: it waits for memory once."""
 
 
 @triton.jit
 def _draw_kernel(
-    logits, part_ids, part_best, temperatures, top_ks, top_ps, min_ps, seeds, positions, stride_row,
-    NUM_TOKENS: tl.constexpr, NUM_PARTS: tl.constexpr, PART_LEN: tl.constexpr,
-    ALL_GREEDY: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+    logits, part_ids, part_best, temperatures, top_ks, top_ps, min_ps, seeds, positions, changes,
+    stride_row, NUM_TOKENS: tl.constexpr, NUM_PARTS: tl.constexpr, PART_LEN: tl.constexpr,
+    ALL_GREEDY: tl.constexpr, HAS_CHANGES: tl.constexpr, CHANGE_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """The best of one part: noisy for a row that draws freely, the largest for the others."""
     wait_for_previous(OVERLAP)
@@ -35,6 +40,8 @@ def _draw_kernel(
     row = (program // NUM_PARTS).to(tl.int64)
     begin = program % NUM_PARTS * PART_LEN
     end = tl.minimum(begin + PART_LEN, NUM_TOKENS)
+    if HAS_CHANGES:
+        change_part(logits + row * stride_row, changes + row * NUM_FIELDS, begin, end, CHANGE_BLOCK)
     inverse = 1.0
     noisy_row = False
     key_1 = tl.full((), 0, tl.uint32)
@@ -107,7 +114,12 @@ class _Parts:
         return self.ids.shape[1]
 
 
-def _draw_parts(logits: torch.Tensor, params: SamplingTensors | None, part_len: int) -> _Parts:
+def _draw_parts(
+    logits: torch.Tensor,
+    params: SamplingTensors | None,
+    part_len: int,
+    changes: torch.Tensor | None = None,
+) -> _Parts:
     """params None: no row draws."""
     if logits.dim() != 2 or logits.stride(1) != 1:
         raise ValueError(
@@ -126,24 +138,29 @@ def _draw_parts(logits: torch.Tensor, params: SamplingTensors | None, part_len: 
             params.positions,
         ]  # fmt: skip
     _draw_kernel[(num_rows * num_parts,)](
-        logits, parts.ids, parts.best, *wishes, logits.stride(0),
+        logits, parts.ids, parts.best, *wishes, parts.ids if changes is None else changes,
+        logits.stride(0),
         NUM_TOKENS=num_tokens,
         NUM_PARTS=num_parts,
         PART_LEN=part_len,
         ALL_GREEDY=params is None,
+        HAS_CHANGES=changes is not None,
+        CHANGE_BLOCK=CHANGE_BLOCK,
         BLOCK=BLOCK,
         **overlap_options(logits.device),
     )  # fmt: skip
     return parts
 
 
-def sample(logits: torch.Tensor, params: SamplingTensors) -> torch.Tensor:
-    """As `ops.sample`; logits [R, N] with last stride 1."""
+def sample(
+    logits: torch.Tensor, params: SamplingTensors, changes: torch.Tensor | None = None
+) -> torch.Tensor:
+    """As `ops.sample`; logits [R, N] with last stride 1. changes: `changes_table` of the rows."""
     num_rows = logits.shape[0]
     ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if not num_rows:
         return ids
-    parts = _draw_parts(logits, None if params.all_greedy else params, PART_LEN)
+    parts = _draw_parts(logits, None if params.all_greedy else params, PART_LEN, changes)
     _merge_kernel[(num_rows,)](
         parts.ids,
         parts.best,
