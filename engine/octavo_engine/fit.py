@@ -182,13 +182,13 @@ def _packing(slot: Slot, scheme: Scheme | None) -> Packing | None:
 def _tables_bytes(
     config: ModelConfig, question: FitQuestion, max_model_len: int, page_bytes: int
 ) -> int:
-    """Request table, block tables of steps, rotations, hidden states, and what the probe holds."""
+    """Request table, block tables of steps, rotations, hidden states of the rows that sample, and
+    what the probe holds."""
     columns = -(-max_model_len // question.block_size)
-    words = question.max_num_seqs * (max_model_len + 3 * columns)
+    words = question.max_num_seqs * (max_model_len + 4 * columns)
     ropes = {layer.rope for layer in config.layers if layer.rope is not None}
     rotations = sum(max_model_len * rope.rotary_dim for rope in ropes)
-    hidden_rows = LARGEST_GRAPH_TOKENS + question.max_num_seqs
-    hidden = hidden_rows * config.hidden_size * question.dtype.itemsize
+    hidden = 2 * question.max_num_seqs * config.hidden_size * question.dtype.itemsize
     return 4 * (words + rotations) + hidden + NUM_PROBE_BLOCKS * page_bytes + WORKSPACE_BYTES
 
 

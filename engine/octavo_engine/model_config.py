@@ -107,6 +107,11 @@ def kv_groups(windows: list[int | None]) -> tuple[KVGroup, ...]:
     )
 
 
+def last_group_idx(groups: tuple[KVGroup, ...]) -> int:
+    """Of the group that the last layer belongs to."""
+    return max(range(len(groups)), key=lambda group_idx: max(groups[group_idx].layer_ids))
+
+
 def original_context_len(config: ModelConfig) -> int | None:
     """Where rotations begin to depend on the prompt's length; None: they never do."""
     ropes = [layer.rope for layer in config.layers if layer.rope is not None]

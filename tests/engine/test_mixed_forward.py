@@ -1,5 +1,6 @@
 """What a captured step with prompts reads: the step itself, and padding that touches nothing."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from octavo_engine.batch import KVGroup
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.mixed import MAX_TOKENS, SIZES, MixedForward, num_tiles
-from octavo_engine.layers.context import GroupStep
+from octavo_engine.layers.context import GroupStep, WantedTokens
 from octavo_engine.runner.inputs import StepInputs
 from octavo_kernels import AttentionMetadata
 from octavo_kernels.gpu.schedule import AttentionSchedule
@@ -31,20 +32,24 @@ class _Recorded:
         self.runs.append(size)
 
 
-@pytest.fixture
-def mixed() -> MixedForward:
+def _made(max_num_rows: int) -> MixedForward:
     shapes = Shapes(
         groups=(KVGroup((0,), None),), num_q_heads=2, num_kv_heads=1, block_size=16,
         max_model_len=64,
     )  # fmt: skip
     unused: Any = None
     made = MixedForward(
-        unused, [], unused, shapes, max_num_rows=MAX_ROWS, num_columns=COLUMNS, hidden_size=8,
+        unused, [], unused, shapes, max_num_rows=max_num_rows, num_columns=COLUMNS, hidden_size=8,
         dtype=torch.float32, device=CPU,
     )  # fmt: skip
     made.stage_padding()
     made.captured = cast(Any, _Recorded())
     return made
+
+
+@pytest.fixture
+def mixed() -> MixedForward:
+    return _made(MAX_ROWS)
 
 
 def _inputs(num_decodes: int, prompt_lens: list[int]) -> StepInputs:
@@ -83,8 +88,27 @@ def _inputs(num_decodes: int, prompt_lens: list[int]) -> StepInputs:
         groups=(GroupStep(attention, torch.arange(num_tokens) + 32),),
         sampling=[],
         sampling_tokens=torch.zeros(0, dtype=torch.int64),
-        wanted=None,
+        wanted=_wanted(lens, [1] * num_decodes + prompt_lens),
     )
+
+
+def _wanted(seq_lens: list[int], query_lens: list[int]) -> WantedTokens:
+    """The last token of each row."""
+    num_rows = len(seq_lens)
+    attention = AttentionMetadata(
+        query_start=torch.arange(num_rows + 1, dtype=torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        block_table=torch.full((num_rows, 2), 8, dtype=torch.int32),
+        positions=torch.zeros(num_rows, dtype=torch.int64),
+        num_rows=num_rows,
+        num_decode_rows=num_rows,
+        max_query_len=1,
+        max_seq_len=max(seq_lens),
+        block_size=16,
+        seq_lens_host=seq_lens,
+        query_lens_host=[1] * num_rows,
+    )
+    return WantedTokens(torch.tensor(query_lens).cumsum(0) - 1, attention)
 
 
 def test_the_last_token_of_a_graph_is_padding(mixed: MixedForward) -> None:
@@ -95,7 +119,7 @@ def test_the_last_token_of_a_graph_is_padding(mixed: MixedForward) -> None:
 
 
 def test_a_shorter_step_leaves_nothing_of_a_longer_one(mixed: MixedForward) -> None:
-    mixed.run(_inputs(4, [30, 20]))
+    mixed.run(_inputs(3, [30, 20]))
     mixed.run(_inputs(1, [6]))
     assert mixed._seq_lens.tolist() == [7, 0, 0, 0, 0, 0]
     assert mixed._groups[0].slots[:64].tolist() == list(range(32, 39)) + [-1] * 57
@@ -137,3 +161,38 @@ def test_nothing_runs_before_the_capture(mixed: MixedForward) -> None:
 
 def test_tiles_always_have_a_query(mixed: MixedForward) -> None:
     assert (mixed._tiles[:, 1] > 0).all(), "Hopper's kernel would wait for keys for ever"
+
+
+def test_the_last_layer_reads_the_rows_that_sample_and_empty_ones(mixed: MixedForward) -> None:
+    mixed.run(_inputs(4, [30]))
+    hidden = mixed.run(_inputs(1, [20]))
+    wanted = mixed._wanted.planned(MAX_ROWS)
+    assert wanted.attention is not None
+    assert len(hidden) == 2
+    assert wanted.tokens.tolist() == [0, 20, 0, 0, 0], "none of the longer step's"
+    assert wanted.attention.seq_lens.tolist() == [7, 20, 0, 0, 0]
+    assert wanted.attention.block_table[:2, :2].unique().tolist() == [8]
+
+
+def test_a_step_that_samples_nothing_leaves_no_row_of_another(mixed: MixedForward) -> None:
+    mixed.run(_inputs(2, [30]))
+    nothing = WantedTokens(torch.zeros(0, dtype=torch.int64), None)
+    assert len(mixed.run(replace(_inputs(0, [20]), wanted=nothing))) == 0
+    wanted = mixed._wanted.planned(MAX_ROWS)
+    assert wanted.attention is not None
+    assert wanted.attention.seq_lens.count_nonzero() == 0
+
+
+def test_a_step_whose_tokens_are_all_wanted_has_a_graph_where_these_are_no_more_than_rows() -> None:
+    whole = replace(_inputs(1, [50]), wanted=None)
+    assert not _made(63).can_run(whole)
+    mixed = _made(64)
+    assert mixed.can_run(whole)
+    assert len(mixed.run(whole)) == 51
+
+
+def test_a_small_graph_computes_all_tokens_and_gives_the_wanted_ones() -> None:
+    mixed = _made(64)
+    inputs = _inputs(2, [30])
+    mixed._hidden[:, 0] = torch.arange(64)
+    assert mixed.run(inputs)[:, 0].tolist() == [0, 1, 31]

@@ -55,7 +55,13 @@ def test_a_layer_whose_weights_are_stored_in_another_way_is_a_kind() -> None:
     product = decoder.blocks[5].attention.qkv
     assert isinstance(product, DenseLinear)
     product.weight = product.weight.to(torch.float16)
-    assert layers_to_rehearse(decoder) == [0, 1, 5]
+    assert layers_to_rehearse(decoder) == [0, 1, 5, 7], "the last one's kind stays at the end"
+
+
+def test_the_last_layer_rehearsed_is_of_the_last_layers_kind() -> None:
+    """It computes rows of its own choice, planned for the pages of its group."""
+    decoder = decoder_of("gemma2", 7)
+    assert layers_to_rehearse(decoder) == [0, 1, 2, 3, 6]
 
 
 def test_a_rehearsal_shares_the_weights_and_leaves_the_model_whole() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 import torch
 
@@ -23,6 +24,7 @@ from octavo_engine.sampling_params import MAX_LOGPROBS, SamplingParams
 log = structlog.get_logger(__name__)
 
 PROMPT_LOGPROBS_LEN = 300
+"""Longer prompts take no more memory, only time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +180,8 @@ def capture_all(runner: CudaRunner, device: torch.device, num_sizes: int | None 
 
 
 def run_largest_step(runner: CudaRunner, max_step_tokens: int) -> None:
-    """Every row of the table works and samples with every option on; then a prompt's logprobs.
+    """Every row of the table works and samples with every option on; the first one's prompt has
+    its logprobs told, for which the last layer computes all tokens.
 
     All rows write to the null page: what they compute is of no interest.
     """
@@ -187,10 +190,9 @@ def run_largest_step(runner: CudaRunner, max_step_tokens: int) -> None:
         temperature=1.0, top_p=0.9, frequency_penalty=0.1, logprobs=MAX_LOGPROBS
     )
     lens = _row_lens(info.max_num_seqs, info.max_model_len, max_step_tokens)
-    runner.launch(_null_batch(runner, lens, params)).result()
-    length = min(PROMPT_LOGPROBS_LEN, info.max_model_len)
-    params = SamplingParams(temperature=0.0, prompt_logprobs=MAX_LOGPROBS)
-    runner.launch(_null_batch(runner, [length], params)).result()
+    first = msgspec.structs.replace(params, prompt_logprobs=MAX_LOGPROBS)
+    wishes = [first] + [params] * (len(lens) - 1)
+    runner.launch(_null_batch(runner, lens, wishes)).result()
     released = list(range(info.max_num_seqs))
     runner.launch(Batch(step_id=0, released_rows=released)).result()
 
@@ -204,17 +206,17 @@ def _row_lens(num_rows: int, max_len: int, num_tokens: int) -> list[int]:
     return lens
 
 
-def _null_batch(runner: CudaRunner, lens: list[int], params: SamplingParams) -> Batch:
+def _null_batch(runner: CudaRunner, lens: list[int], wishes: list[SamplingParams]) -> Batch:
     admitted = [
         AdmittedRow(
             row=row,
             token_ids=[0] * length,
-            num_prompt_tokens=length,
+            num_prompt_tokens=min(length, PROMPT_LOGPROBS_LEN),
             params=params,
             seed=0,
             block_tables=[[0] * -(-length // runner.info.block_size) for _ in runner.kv_groups],
         )
-        for row, length in enumerate(lens)
+        for row, (length, params) in enumerate(zip(lens, wishes, strict=True))
     ]
     work = [
         RowWork(row, 0, length, True, "decode" if length == 1 else "prefill")

@@ -5,6 +5,9 @@ A graph has a fixed number of tokens, of decode rows and of tiles of prompt quer
 padded up to the next graph. Padding tokens write no page; surplus decode rows are empty, and
 prompts overwrite what these leave; a surplus tile is one query at the last token, which is always
 padding. Inputs are made by `inputs` as for an eager step and copied to where the graph reads them.
+
+The last layer of a graph of more tokens than rows can sample has room for all rows; with fewer
+tokens it computes them all.
 """
 
 import dataclasses
@@ -15,6 +18,7 @@ import torch
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.cuda.graphs import CapturedFunction
 from octavo_engine.cuda.rehearsal import Rehearsal
+from octavo_engine.cuda.wanted_rows import WantedRows
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.models.protocol import Model
 from octavo_engine.runner.inputs import StepInputs
@@ -83,9 +87,12 @@ class MixedForward:
             size: torch.tensor([size - 1, 1, 0, max_num_rows], dtype=torch.int32, device=device)
             for size in SIZES
         }
-        self._hidden = zeros(dtype, MAX_TOKENS, hidden_size)
+        self._wanted = WantedRows(
+            shapes, max_num_rows=max_num_rows, num_columns=num_columns, device=device
+        )
+        self._hidden = zeros(dtype, max_num_rows, hidden_size)
         self.captured = CapturedFunction(
-            self._run, SIZES, None if rehearsal is None else self._rehearse
+            self._run, SIZES, lambda size: self._rehearse(size, self._room(size))
         )
 
     def stage_padding(self) -> None:
@@ -95,6 +102,7 @@ class MixedForward:
         self._seq_lens.zero_()
         self._token_ids.zero_()
         self._positions.zero_()
+        self._wanted.stage_padding()
         # A tile must have a query: the Hopper kernel's warps would wait for keys for ever.
         self._tiles[:] = self._padding_tiles[SIZES[0]]
 
@@ -104,17 +112,29 @@ class MixedForward:
         tiles = _tiles(inputs)
         if not self.captured.is_captured or tiles is None or num_tokens >= MAX_TOKENS:
             return False
-        return len(tiles) <= num_tiles(self.captured.size_for(num_tokens + 1))
+        size = self.captured.size_for(num_tokens + 1)
+        if inputs.wanted is None and self._room(size) is not None:
+            return False
+        return len(tiles) <= num_tiles(size)
+
+    def _room(self, size: int) -> int | None:
+        """For how many wanted tokens a graph of this size computes its last layer; None: for all
+        of its tokens."""
+        return self._max_num_rows if size > self._max_num_rows else None
 
     def run(self, inputs: StepInputs) -> torch.Tensor:
         """The hidden states of the wanted tokens of a step that `can_run` has let in; overwritten
         by the next."""
-        num_tokens = len(inputs.token_ids)
+        num_tokens, wanted = len(inputs.token_ids), inputs.wanted
         size = self.captured.size_for(num_tokens + 1)
         self._stage(inputs, size)
+        if wanted is not None and self._room(size) is not None:
+            self._wanted.stage(wanted)
+            self.captured.run(size)
+            return self._hidden[: len(wanted.tokens)]
         self.captured.run(size)
         hidden = self._hidden[:num_tokens]
-        return hidden if inputs.wanted is None else hidden[inputs.wanted.tokens]
+        return hidden if wanted is None else hidden[wanted.tokens]
 
     def _stage(self, inputs: StepInputs, size: int) -> None:
         num_tokens, attention = len(inputs.token_ids), inputs.groups[0].attention
@@ -136,17 +156,29 @@ class MixedForward:
 
     def _run(self, size: int) -> None:
         """Captured: everything it reads was staged."""
-        self._compute(size, self._model, self._caches)
+        hidden = self._compute(size, self._room(size), self._model, self._caches)
+        self._hidden[: len(hidden)].copy_(hidden)
 
-    def _rehearse(self, size: int) -> None:
-        assert self._rehearsal is not None
-        self._compute(size, self._rehearsal.model, self._rehearsal.caches(self._caches))
+    def rehearse_last_layer(self, num_rows: int) -> None:
+        """Launches what the last layer of an eager step does for so many wanted tokens."""
+        self._rehearse(SIZES[0], num_rows)
 
-    def _compute(self, size: int, model: Model, caches: list[LayerCache]) -> None:
+    def _rehearse(self, size: int, room: int | None) -> None:
+        model, caches = self._model, self._caches
+        if self._rehearsal is not None:
+            model, caches = self._rehearsal.model, self._rehearsal.caches(caches)
+        self._compute(size, room, model, caches)
+
+    def _compute(
+        self, size: int, room: int | None, model: Model, caches: list[LayerCache]
+    ) -> torch.Tensor:
+        """The hidden states of so many wanted tokens as there is room for, see `_room`."""
         groups = tuple(self._group_step(idx, size) for idx in range(len(self._groups)))
-        context = StepContext(groups=groups, ropes=self._ropes.step(self._positions[:size], None))
-        hidden = model.hidden_states(self._token_ids[:size], context, caches)
-        self._hidden[:size].copy_(hidden)
+        wanted = None if room is None else self._wanted.planned(room)
+        ropes = self._ropes.step(self._positions[:size], None)
+        return model.hidden_states(
+            self._token_ids[:size], StepContext(groups, ropes, wanted), caches
+        )
 
     def _group_step(self, group_idx: int, size: int) -> GroupStep:
         group, shapes = self._groups[group_idx], self._shapes

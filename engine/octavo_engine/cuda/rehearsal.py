@@ -45,6 +45,10 @@ def layers_to_rehearse(decoder: Decoder) -> list[int]:
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] <= LAYERS_OF_A_KIND:
             chosen.append(layer_id)
+    # The last layer computes in a way of its own, on its own group's pages.
+    last_id = len(decoder.blocks) - 1
+    if _kind_of(decoder.blocks[chosen[-1]], memo) != _kind_of(decoder.blocks[last_id], memo):
+        chosen.append(last_id)
     return chosen
 
 

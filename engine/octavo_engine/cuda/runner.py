@@ -120,13 +120,15 @@ class CudaRunner:
             self._mixed.stage_padding()
 
     def touch_uncaptured(self) -> None:
-        """Launches the table's changes and what rows with special wishes sample by, for
-        `compile_only`."""
+        """Launches the table's changes, what rows with special wishes sample by, and the last
+        layer of eager steps, for `compile_only`."""
         self._table.touch()
         logits = torch.zeros(self._info.max_num_seqs, self._info.vocab_size, device=self._device)
         for num_rows in ends_of_powers(graph_sizes(self._info.max_num_seqs)):
             params = self._buffers.sampling(num_rows, all_greedy=False)
             octavo_kernels.sample(logits[:num_rows], params)
+            if self._mixed is not None and self._device.type == "cuda":
+                self._mixed.rehearse_last_layer(num_rows)
 
     def close(self) -> None:
         """Waits for the steps that were launched. Ranks can part only when no graph holds one of

@@ -175,7 +175,7 @@ class Decoder:
         last, wanted = self.blocks[-1], context.wanted
         if wanted is not None and not len(wanted.tokens):
             last.write_pages(x, residual, context, caches[-1])
-            return x[:0]
+            return x.new_empty(0, x.shape[-1])
         x, residual = last(x, residual, context, caches[-1], wanted)
         if last.after_mlp is None:
             return self.norm.add_shares(x, residual)[0]

@@ -10,6 +10,7 @@ import torch
 
 from octavo_engine.batch import KVGroup, RowWork
 from octavo_engine.layers.context import GroupStep, WantedTokens
+from octavo_engine.model_config import last_group_idx
 from octavo_engine.runner.request_table import RowTable
 from octavo_engine.runner.wanted import are_all_tokens_wanted
 from octavo_kernels import AttentionMetadata, plan_kv_write, prepare_attention
@@ -71,9 +72,7 @@ class InputsBuilder:
         device: torch.device,
     ) -> None:
         self._groups = groups
-        self._last_group_idx = max(
-            range(len(groups)), key=lambda group_idx: max(groups[group_idx].layer_ids)
-        )
+        self._last_group_idx = last_group_idx(groups)
         self._num_q_heads = num_q_heads
         self._num_kv_heads = num_kv_heads
         self._block_size = block_size
