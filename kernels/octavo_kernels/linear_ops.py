@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from octavo_kernels.ops import gelu_tanh_mul, silu_mul
+from octavo_kernels.ops import gelu_tanh_mul, rms_norm, silu_mul
 
 ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": silu_mul,
@@ -63,6 +63,11 @@ class RowNorm:
 
 MAX_SINGLE_ROW_WIDTH = 16384
 """A weight's row must fit in a program's registers."""
+MAX_SPLIT_TOKENS = 256
+"""More fill the GPU with whole products."""
+NUM_PARTS = 2
+MIN_SPLIT_WIDTH = 2048
+"""Shorter parts cost more in sums than they gain."""
 MAX_VOCABULARY_TOKENS = 128
 """More are cuBLAS's."""
 MIN_VOCABULARY_ROWS = 32000
@@ -160,6 +165,63 @@ def gated_linear(
         ):
             return hopper_gated.hopper_gated_linear(x, weight, gelu=activation == "gelu_tanh")
     return ACTIVATIONS[activation](functional.linear(x, weight, bias))
+
+
+def linear_in_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x[T, K] @ weight[N, K].T -> [T, N], or where `pays_to_split` [NUM_PARTS, T, N] float32, which
+    `add_parts_rms_norm` adds up."""
+    if x.is_cuda:
+        from octavo_kernels.gpu.launch import num_cores as count
+
+        num_cores = count(x.device)
+    else:
+        num_cores = 0
+    is_split = pays_to_split(len(x), *weight.shape, num_cores)
+    return split_linear(x, weight) if is_split else functional.linear(x, weight)
+
+
+def pays_to_split(num_tokens: int, num_rows: int, width: int, num_cores: int) -> bool:
+    """Of a product of [num_tokens, width] by [num_rows, width], the sum's norm behind it.
+
+    Where tiles of 128 by 128 leave half of the cores without work cuBLAS splits the inputs as well,
+    but adds the parts up by a kernel of its own. Four parts gained less than two.
+    """
+    num_tiles = -(-num_tokens // 128) * -(-num_rows // 128)
+    return (
+        MAX_SKINNY_TOKENS < num_tokens <= MAX_SPLIT_TOKENS
+        and NUM_PARTS * num_tiles <= num_cores
+        and width % (64 * NUM_PARTS) == 0
+        and width >= NUM_PARTS * MIN_SPLIT_WIDTH
+    )
+
+
+def split_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x[T, K] @ weight[N, K].T in parts: [NUM_PARTS, T, N] float32, part i of the i-th share of the
+    inputs."""
+    num_tokens, width = x.shape
+    inputs = x.view(num_tokens, NUM_PARTS, width // NUM_PARTS).transpose(0, 1)
+    weights = weight.view(len(weight), NUM_PARTS, width // NUM_PARTS).permute(1, 2, 0)
+    if x.is_cpu or x.dtype == torch.float32:
+        return torch.bmm(inputs.float(), weights.float())
+    return torch.bmm(inputs, weights, out_dtype=torch.float32)
+
+
+def add_parts_rms_norm(
+    parts: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    weight_offset: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """parts[P, T, H] float32 and residual[T, H] -> (norm of their sum, their sum), as `rms_norm`
+    with a residual; the sum is rounded once."""
+    if parts.is_cpu:
+        total = (parts.sum(dim=0) + residual.float()).to(residual.dtype)
+        return rms_norm(total, weight, eps, weight_offset=weight_offset), total
+    from octavo_kernels.gpu.rms_norm import add_parts_rms_norm as run
+
+    return run(parts, residual, weight, eps, weight_offset=weight_offset)
 
 
 def vocabulary_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from octavo_engine.config import (
     SchedulerSettings,
 )
 from octavo_engine.core.engine import EngineCore
+from octavo_engine.core.in_process import settle_process
 from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.config_file import parse_config
@@ -101,6 +102,7 @@ def make_core(
     )
     runner = build_cuda_runner(engine_config, loaded, device)
     core = EngineCore(runner, scheduler)
+    settle_process()  # as the engine does: else one step waits 0.2 s for the collector
     seconds = {
         "context_s": context_s - started_s,
         "weights_s": weights_s - context_s,

@@ -32,6 +32,7 @@ from octavo_engine.config import (
     SchedulerSettings,
 )
 from octavo_engine.core.engine import EngineCore
+from octavo_engine.core.in_process import settle_process
 
 RESULTS = Path(__file__).parent / "results" / "h200_ranks.csv"
 LLAMA_70B: dict[str, Any] = LLAMA_8B | {
@@ -74,6 +75,7 @@ def step_rows(model: str, num_ranks: int) -> Iterable[Row]:
     )
     with runner_of(config) as runner:
         core = EngineCore(runner, scheduler)
+        settle_process()
         run(core, fixed(64, 100, 16, 999))
         run(core, fixed(4, 2000, 8, 998))
         times = Rank0Times(core)

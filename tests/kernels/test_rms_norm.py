@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from octavo_kernels.gpu.rms_norm import rms_norm
+from octavo_kernels.gpu.rms_norm import add_parts_rms_norm, rms_norm
 from octavo_kernels.reference.rms_norm import rms_norm as reference
 
 Check = Callable[..., None]
@@ -65,3 +65,17 @@ def test_a_last_dimension_with_gaps_is_refused(device: torch.device) -> None:
     x = torch.zeros(2, 8, device=device).t()
     with pytest.raises(ValueError, match="last stride 1"):
         rms_norm(x, torch.ones(2, device=device), 1e-5)
+
+
+@pytest.mark.parametrize(("num_parts", "shape"), [(2, (3, 576)), (4, (2, 4096)), (3, (1, 64))])
+def test_adds_parts_and_the_residual_and_rounds_once(
+    num_parts: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device,
+    generator: torch.Generator, assert_close: Check,
+) -> None:  # fmt: skip
+    parts = torch.randn((num_parts, *shape), generator=generator, device=device)
+    residual = (4 * torch.randn(shape, generator=generator, device=device)).to(dtype)
+    weight = torch.randn(shape[-1], generator=generator, device=device).to(dtype)
+    y, total = add_parts_rms_norm(parts, residual, weight, 1e-6, weight_offset=1.0)
+    exact = parts.double().sum(dim=0) + residual.double()
+    assert_close(total, exact.float(), dtype)
+    assert_close(y, reference(total.float(), weight.float(), 1e-6, weight_offset=1.0), dtype)

@@ -13,7 +13,7 @@ from octavo_engine.loading.parts import Part
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.parallel.shares import even_share, stacked
-from octavo_kernels.linear_ops import ACTIVATIONS, gated_linear
+from octavo_kernels.linear_ops import ACTIVATIONS, gated_linear, linear_in_parts
 
 
 class GatedMLP:
@@ -37,6 +37,15 @@ class GatedMLP:
         self._activation = config.activation
         self._activate = ACTIVATIONS[config.activation]
         self._halves: tuple[PackedMatrix, PackedMatrix] | None = None
+        norms = config.norms
+        self._may_split = (
+            # What follows is a norm that adds the parts up, with nothing between.
+            norms.before_attention is not None
+            and norms.after_mlp is None
+            and config.residual_scale == 1.0
+            and build.group.size == 1
+            and not bias
+        )
 
     def slots(self) -> Iterator[Slot]:
         yield from self.gate_up.slots()
@@ -50,7 +59,8 @@ class GatedMLP:
         self.down.finish()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]."""
+        """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size], or parts of it
+        [parts, T, hidden_size] that `RMSNorm.add_shares` adds up."""
         if self._halves is not None:
             gate, up = self._halves
             return self.down(gate.gated(x, up, self._activation))
@@ -59,4 +69,7 @@ class GatedMLP:
             inner = gated_linear(x, product.weight, product.bias, activation=self._activation)
         else:
             inner = self._activate(product(x))
-        return self.down(inner)
+        down = self.down
+        if self._may_split and isinstance(down, DenseLinear) and down.is_plain:
+            return linear_in_parts(inner, down.weight)
+        return down(inner)

@@ -9,6 +9,7 @@ from octavo_engine.layers.linear import Build
 from octavo_engine.loading.parts import share_into
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.parallel.shares import Share
+from octavo_kernels.linear_ops import add_parts_rms_norm
 
 
 class RMSNorm:
@@ -43,7 +44,11 @@ class RMSNorm:
     def add_shares(
         self, share: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `add`, of what is a rank's share of a sum over ranks."""
+        """As `add`, of what is a rank's share of a sum over ranks, or of `linear_in_parts`."""
+        if share.dim() > residual.dim():
+            return add_parts_rms_norm(
+                share, residual, self.weight, self.eps, weight_offset=self.weight_offset
+            )
         return self._group.all_reduce_add_rms_norm(
             share, residual, self.weight, self.eps, self.weight_offset
         )
