@@ -17,7 +17,8 @@ NUM_RANKS = (2, 4)
 NUM_NEW = 6
 LENGTHS = [26, 40]
 """Beyond the windows of the tiny models, in chunks."""
-CHUNK = 32
+CHUNK = 16
+"""The first step samples nothing: of its last layer no rank sums anything up."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in FAMILY_CONFIGS},
     # 4 ranks have 33 ids each, the last one 30 of its own.
