@@ -176,8 +176,10 @@ def linear_in_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         num_cores = count(x.device)
     else:
         num_cores = 0
-    is_split = pays_to_split(len(x), *weight.shape, num_cores)
-    return split_linear(x, weight) if is_split else functional.linear(x, weight)
+    num_rows, width = weight.shape
+    if pays_to_split(len(x), num_rows, width, num_cores):
+        return split_linear(x, weight)
+    return functional.linear(x, weight)
 
 
 def pays_to_split(num_tokens: int, num_rows: int, width: int, num_cores: int) -> bool:
