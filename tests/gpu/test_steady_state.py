@@ -51,21 +51,25 @@ def test_a_decode_step_never_waits_for_the_device(folder: Path, temperature: flo
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_mixed_step_never_waits_for_the_device(folder: Path) -> None:
-    runner = make_runner(folder, dtype=torch.float32)
+@pytest.mark.parametrize("captures", [True, False], ids=["captured", "eager"])
+@pytest.mark.parametrize("samples", [True, False], ids=["whole prompt", "chunk"])
+def test_a_mixed_step_never_waits_for_the_device(
+    folder: Path, captures: bool, samples: bool
+) -> None:
+    runner = make_runner(folder, dtype=torch.float32, captures=captures)
     _admit(runner, 4, SamplingParams(temperature=0.0))
     admitted = AdmittedRow(
         row=6, token_ids=[7] * 30, num_prompt_tokens=30, params=SamplingParams(temperature=0.0),
         seed=0, block_tables=[list(range(90, 98))],
     )  # fmt: skip
     work = [RowWork(row, 9, 1, True, "decode") for row in range(4)]
-    work.append(RowWork(6, 0, 30, True, "prefill"))
+    work.append(RowWork(6, 0, 30, samples, "prefill"))
     torch.cuda.set_sync_debug_mode("error")
     try:
         handle = runner.launch(Batch(step_id=1, admitted=[admitted], work=work))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(handle.result().sampled) == 5
+    assert len(handle.result().sampled) == 4 + samples
 
 
 def test_decode_takes_no_memory(folder: Path) -> None:
