@@ -32,6 +32,7 @@ from octavo_engine.runner.build import build_runner
 from octavo_engine.runner.kv_cache import PageShape
 from octavo_engine.runner.sizing import Sizes
 from octavo_engine.sampling_params import SamplingParams
+from octavo_kernels import SamplingTensors
 
 CPU = torch.device("cpu")
 MAX_NUM_SEQS = 6
@@ -250,10 +251,15 @@ def test_without_a_capture_the_function_runs_at_its_own_size() -> None:
 def test_sampling_is_touched_in_the_type_and_sizes_of_eager_rows(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[torch.dtype, int]] = []
-    monkeypatch.setattr(
-        octavo_kernels, "sample", lambda logits, params: seen.append((logits.dtype, len(logits)))
-    )
+    seen: list[tuple[int, bool, bool]] = []
+
+    def see(
+        logits: torch.Tensor, params: SamplingTensors, changes: list[None] | None = None
+    ) -> None:
+        assert logits.dtype == torch.float32
+        seen.append((len(logits), params.all_greedy, changes is not None))
+
+    monkeypatch.setattr(octavo_kernels, "sample", see)
     _cuda_runner(llama).touch_uncaptured()
-    assert {dtype for dtype, _ in seen} == {torch.float32}
-    assert [num_rows for _, num_rows in seen][-1] == MAX_NUM_SEQS
+    assert len({kind[1:] for kind in seen}) == 4  # greedy or drawing, changing logits or not
+    assert seen[-1][0] == MAX_NUM_SEQS

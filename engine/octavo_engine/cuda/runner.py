@@ -125,8 +125,10 @@ class CudaRunner:
         self._table.touch()
         logits = torch.zeros(self._info.max_num_seqs, self._info.vocab_size, device=self._device)
         for num_rows in ends_of_powers(graph_sizes(self._info.max_num_seqs)):
-            params = self._buffers.sampling(num_rows, all_greedy=False)
-            octavo_kernels.sample(logits[:num_rows], params)
+            for all_greedy in (True, False):
+                params = self._buffers.sampling(num_rows, all_greedy=all_greedy)
+                octavo_kernels.sample(logits[:num_rows], params)
+                octavo_kernels.sample(logits[:num_rows], params, [None] * num_rows)
             if self._mixed is not None and self._device.type == "cuda":
                 self._mixed.rehearse_last_layer(num_rows)
 
