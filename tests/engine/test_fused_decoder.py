@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from octavo_engine.cuda import fusable
+from octavo_engine.cuda import fusable, fused_shares
 from octavo_engine.cuda.fusable import fusable_blocks
 from octavo_engine.cuda.fused_decoder import FusedPass, fuse
 from octavo_engine.cuda.fused_shares import SharedFusedDecoder
@@ -113,6 +113,22 @@ def test_a_ranks_fused_pass_and_the_plain_one_agree(entries: dict[str, Any], num
     expected = _hidden(decoder, decoder, num_rows)
     found = _hidden(SharedFusedDecoder(decoder, blocks), decoder, num_rows)
     assert (found - expected).norm() < 5e-3 * expected.norm()
+
+
+def test_of_a_rank_the_products_behind_sums_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = _decoder()
+    blocks = fusable_blocks(decoder)
+    assert blocks is not None
+    overlapped = []
+
+    def noting(layer: Any, x: torch.Tensor, *, overlaps: bool, **others: Any) -> torch.Tensor:
+        overlapped.append(overlaps)
+        return fusable.multiply_one(layer, x, overlaps=overlaps, **others)
+
+    monkeypatch.setattr(fused_shares, "multiply_one", noting)
+    _hidden(SharedFusedDecoder(decoder, blocks), decoder, 1)
+    # qkv, output, gate and up, down.
+    assert overlapped == [True, False, True, False] * len(blocks)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,6 @@ from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.models.decoder import Decoder
 from octavo_kernels.linear_ops import MAX_TILES
 
-OVERLAPS_PRODUCTS = False
-"""Whether a product of one token reads its weight while the sum before it waits for the others."""
-
 
 class SharedFusedDecoder:
     """Made by `fuse`. Takes up to `max_tokens` tokens, one pass at a time."""
@@ -35,7 +32,6 @@ class SharedFusedDecoder:
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
         self._takes_single_rows = take_single_rows(blocks)
         self.max_tokens = max_fused_tokens(blocks)
-        self.overlaps_products = OVERLAPS_PRODUCTS
 
     def hidden_states_into(
         self,
@@ -50,17 +46,22 @@ class SharedFusedDecoder:
         assert x is not None
         following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
         for parts, cache, next_norm in zip(self._blocks, caches, following, strict=True):
-            qkv = self._multiply(parts.qkv, x)
+            qkv = self._multiply(parts.qkv, x, follows_sum=True)
             attended = parts.block.attention.attend(qkv, context, cache)
             share = self._multiply(parts.output, attended)
             x, residual = parts.before_mlp.add_shares(share, residual)
-            inner = self._multiply(parts.gate_up, x, gated=True)
+            inner = self._multiply(parts.gate_up, x, gated=True, follows_sum=True)
             share = self._multiply(parts.down, inner)
             x, residual = next_norm.add_shares(share, residual)
         out.copy_(x)
 
-    def _multiply(self, layer: Fusable, x: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
+    def _multiply(
+        self, layer: Fusable, x: torch.Tensor, *, gated: bool = False, follows_sum: bool = False
+    ) -> torch.Tensor:
+        """A product of one token that follows a sum reads its weight while that waits for the other
+        ranks, with nearly all cores idle. A step of Llama-3.1-8B on two H200s: 2.395 ms, with no
+        product so 2.470, with all of them 2.440."""
         goes_by_rows = not gated or gates_by_rows(layer)
         if len(x) == 1 and self._takes_single_rows and goes_by_rows:
-            return multiply_one(layer, x, gated=gated, overlaps=self.overlaps_products)
+            return multiply_one(layer, x, gated=gated, overlaps=follows_sum)
         return multiply(layer, x, self._arrivals, gated=gated)
