@@ -3,10 +3,7 @@
 Runs the folders of tests/fixtures, or those of the folder that OCTAVO_FIXTURES names.
 """
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,32 +60,11 @@ def test_checkpoints_with_rounded_inputs_agree_with_their_reference(folder: Path
             assert prompt.num_greedy > 0
 
 
-@pytest.fixture(scope="module")
-def in_bfloat16() -> dict[str, list[Comparison]]:
-    """Of every weight-only folder, in a process of its own: in the one that runs all tests one of
-    these comparisons has gone wrong once a run, whichever it was. Why is not known."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARE_ALL], capture_output=True, text=True, check=False,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {name: [Comparison(*one) for one in prompts] for name, prompts in found.items()}
-
-
-COMPARE_ALL = """
-import json
-from dataclasses import astuple
-from tests.engine.test_quantization_fixtures import WEIGHT_ONLY, compare_with_reference
-found = {f.name: compare_with_reference(f, "bfloat16") for f in WEIGHT_ONLY}
-print(json.dumps({name: [astuple(one) for one in prompts] for name, prompts in found.items()}))
-"""
-
-
 @pytest.mark.parametrize("folder", WEIGHT_ONLY, ids=lambda folder: folder.name)
 def test_weight_only_checkpoints_are_off_by_no_more_than_rounding_in_bfloat16(
-    folder: Path, in_bfloat16: dict[str, list[Comparison]]
+    folder: Path,
 ) -> None:
     honest_errors = read_reference(folder)["bf16_compute"]["max_abs_diff_on_top20"]
-    for prompt, honest_error in zip(in_bfloat16[folder.name], honest_errors, strict=True):
+    prompts = compare_with_reference(folder, "bfloat16")
+    for prompt, honest_error in zip(prompts, honest_errors, strict=True):
         assert prompt.max_logit_error < BFLOAT16_FACTOR * honest_error

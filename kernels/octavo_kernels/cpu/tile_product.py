@@ -19,7 +19,7 @@ from octavo_kernels.cpu.tiles import (
     release,
     store,
 )
-from octavo_kernels.cpu.words import compiled_once, floats_at, helper
+from octavo_kernels.cpu.words import compiled_once, floats_at, helper, stack_memory
 
 BLOCK_COLUMNS = 32
 ROWS_AT_ONCE = 32
@@ -27,6 +27,7 @@ SILU, GELU_TANH = 1, 2
 _TILE, _TWO_TILES = 1024, 2048
 _SUMS_BYTES = 4 * BLOCK_COLUMNS
 """Of a row's sums in a block."""
+_two_sums = stack_memory(2 * ROWS_AT_ONCE * _SUMS_BYTES)
 _AHEAD_BYTES = 4096
 """Measured from 2,048 to 16,384: up to 4,096 the best; without, half as fast again."""
 _CACHED_BYTES = 1024 * 1024
@@ -94,8 +95,7 @@ def tile_product(words, part, num_parts):
     x, x_stride, weight, bias, y = words[3], words[4], words[5], words[6], words[7]
     up, up_bias, activation = words[9], words[10], words[11]
     row_bytes, block_bytes = 2 * num_columns, 2 * BLOCK_COLUMNS * size
-    sums = np.empty((2, ROWS_AT_ONCE, BLOCK_COLUMNS), np.float32)
-    sums_at = sums.ctypes.data
+    sums_at = _two_sums()
     ups_at = sums_at + ROWS_AT_ONCE * _SUMS_BYTES
     num_blocks = num_columns // BLOCK_COLUMNS
     first, last = num_blocks * part // num_parts, num_blocks * (part + 1) // num_parts

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Sums in any order, which vectorises them; a NaN stays a NaN."""
+_LINE_BYTES = 64
 
 
 def has_bfloat16() -> bool:
@@ -68,6 +69,26 @@ shorts_at = _pointer(types.int16, ir.IntType(16))
 int32s_at = _pointer(types.int32, ir.IntType(32))
 int64s_at = _pointer(types.int64, ir.IntType(64))
 floats_at = _pointer(types.float32, ir.FloatType())
+
+
+def stack_memory(num_bytes: int):
+    """A function to be called once in a kernel: the address of so many bytes that are the kernel's
+    until it returns.
+
+    Not those of an array: numba frees an array behind its last use and sees none in an address.
+    """
+
+    @intrinsic
+    def take(typing):
+        def generate(context, builder, signature, arguments):
+            with builder.goto_entry_block():
+                memory = builder.alloca(ir.ArrayType(ir.IntType(8), num_bytes))
+                memory.align = _LINE_BYTES
+                return builder.ptrtoint(memory, ir.IntType(64))
+
+        return types.int64(), generate
+
+    return take
 
 
 @intrinsic
