@@ -11,8 +11,23 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
-from octavo_kernels.gpu.mailbox import MAX_POLLS, Mailbox, receive, send
+from octavo_kernels.gpu.launch import wait_for_previous
+from octavo_kernels.gpu.mailbox import Mailbox, exchange_arguments, exchange_options, receive, send
+
+
+@triton.jit
+def own_row(x, token_ids, row, first_id, num_own, x_stride, WIDTH: tl.constexpr,
+            BLOCK: tl.constexpr, LOOKS_UP: tl.constexpr):  # fmt: skip
+    """The rank's part of a row of the sum: row of x[T, WIDTH], or, of the row that token_ids[T]
+    name in a table, what x[num_own, WIDTH] has of it: zeros where another rank has it."""
+    column = tl.arange(0, BLOCK)
+    if LOOKS_UP:
+        own_id = tl.load(token_ids + row).to(tl.int64) - first_id
+        num_columns = tl.where((own_id >= 0) & (own_id < num_own), WIDTH, 0)
+        own = tl.load(x + own_id * x_stride + column, mask=column < num_columns, other=0)
+    else:
+        own = tl.load(x + row * x_stride + column, mask=column < WIDTH, other=0)
+    return own
 
 
 @triton.jit(do_not_specialize=["rank", "max_pieces", "first_id", "num_own"])
@@ -54,12 +69,7 @@ def _all_reduce_kernel(
     if HAS_NORM:
         scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) + weight_offset
     wait_for_previous(OVERLAP)
-    if LOOKS_UP:
-        own_id = tl.load(token_ids + row).to(tl.int64) - first_id
-        num_columns = tl.where((own_id >= 0) & (own_id < num_own), WIDTH, 0)
-        own = tl.load(x + own_id * x_stride + column, mask=column < num_columns, other=0.0)
-    else:
-        own = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
+    own = own_row(x, token_ids, row, first_id, num_own, x_stride, WIDTH, BLOCK, LOOKS_UP)
     number = tl.load(counters + row) + 1
     if SENDS:
         send(
@@ -144,31 +154,20 @@ def all_reduce(
         x if following is None else following.weight,
         y,
         total,
-        mailbox.inbox,
-        mailbox.flags,
-        mailbox.counters,
-        mailbox.inbox_addresses,
-        mailbox.flag_addresses,
-        mailbox.rank,
-        mailbox.max_pieces,
+        *exchange_arguments(mailbox),
         0 if look_up is None else look_up.first_id,
         len(x),
         x.stride(0),
         x.stride(0) if residual is None else residual.stride(0),
         0.0 if following is None else following.eps,
         0.0 if following is None else following.weight_offset,
-        RANKS=mailbox.num_ranks,
         WIDTH=width,
         BLOCK=block,
         LOOKS_UP=look_up is not None,
         HAS_RESIDUAL=residual is not None,
         HAS_NORM=following is not None,
-        SENDS=sends,
-        RECEIVES=receives,
-        MAX_POLLS=MAX_POLLS,
-        CAN_TRAP=x.device.type == "cuda",
         num_warps=min(16, max(4, block // 512)),
-        **overlap_options(x.device),
+        **exchange_options(mailbox, sends, receives),
     )
     return y, total
 

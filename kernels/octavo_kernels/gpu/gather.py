@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
-from octavo_kernels.gpu.mailbox import MAX_POLLS, Mailbox, receive, send
+from octavo_kernels.gpu.mailbox import Mailbox, exchange_arguments, exchange_options, receive, send
 from octavo_kernels.gpu.sampling_passes import NO_TOKEN, draw, ordered_bits
 
 PIECE_LEN = 4096
@@ -174,11 +174,11 @@ def all_gather(
     out = torch.empty(num_rows, mailbox.num_ranks * length, dtype=x.dtype, device=x.device)
     if num_pieces:
         _all_gather_kernel[(num_pieces,)](
-            x, out, *_addresses(mailbox), x.stride(0),
+            x, out, *exchange_arguments(mailbox), x.stride(0),
             LEN=length,
             BLOCK=PIECE_LEN,
             num_warps=8,
-            **_options(mailbox, sends, receives),
+            **exchange_options(mailbox, sends, receives),
         )  # fmt: skip
     return out
 
@@ -209,13 +209,13 @@ def largest(
         **overlap_options(x.device),
     )  # fmt: skip
     _largest_kernel[(num_word_pieces(num_rows),)](
-        part_ids, part_best, ids, *_addresses(mailbox), num_rows,
+        part_ids, part_best, ids, *exchange_arguments(mailbox), num_rows,
         LEN=length,
         NUM_PARTS=num_parts,
         BLOCK=triton.next_power_of_2(num_parts),
         ROWS=ROWS_A_PIECE,
         num_warps=4,
-        **_options(mailbox, sends, receives),
+        **exchange_options(mailbox, sends, receives),
     )  # fmt: skip
     return ids
 
@@ -227,10 +227,10 @@ def first_of_ranks(
     _refuse_words(len(x), x.dtype, mailbox)
     if len(x):
         _first_kernel[(num_word_pieces(len(x)),)](
-            x, *_addresses(mailbox), len(x),
+            x, *exchange_arguments(mailbox), len(x),
             ROWS=ROWS_A_PIECE,
             num_warps=1,
-            **_options(mailbox, sends, receives),
+            **exchange_options(mailbox, sends, receives),
         )  # fmt: skip
 
 
@@ -240,22 +240,3 @@ def _refuse_words(num_rows: int, dtype: torch.dtype, mailbox: Mailbox) -> None:
             f"the mailbox has {mailbox.max_pieces * ROWS_A_PIECE} rows of one "
             f"{mailbox.inbox.dtype}, asked for {num_rows} of {dtype}"
         )
-
-
-def _addresses(mailbox: Mailbox) -> tuple[torch.Tensor | int, ...]:
-    return (
-        mailbox.inbox, mailbox.flags, mailbox.counters, mailbox.inbox_addresses,
-        mailbox.flag_addresses, mailbox.rank, mailbox.max_pieces,
-    )  # fmt: skip
-
-
-def _options(mailbox: Mailbox, sends: bool, receives: bool) -> dict[str, int | bool]:
-    device = mailbox.inbox.device
-    return {
-        "RANKS": mailbox.num_ranks,
-        "SENDS": sends,
-        "RECEIVES": receives,
-        "MAX_POLLS": MAX_POLLS,
-        "CAN_TRAP": device.type == "cuda",
-        **overlap_options(device),
-    }

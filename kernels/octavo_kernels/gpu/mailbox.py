@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_kernels.gpu.launch import overlap_options
+
 MAX_POLLS = 2**28
 """Some minutes; a rank that is silent for so long is dead, and whoever waits fails too."""
 
@@ -116,12 +118,40 @@ def _wait(flag, number, MAX_POLLS: tl.constexpr, CAN_TRAP: tl.constexpr):
     while (seen - number < 0) & (polls < MAX_POLLS):
         seen = tl.atomic_add(flag, 0, sem="acquire", scope="sys")
         polls += 1
+    end_if_silent(polls, MAX_POLLS, CAN_TRAP)
+    # Every thread reads the inbox only behind the one that has seen the flag.
+    tl.debug_barrier()
+
+
+@triton.jit
+def end_if_silent(polls, MAX_POLLS: tl.constexpr, CAN_TRAP: tl.constexpr):
+    """Ends the process, as an error of the GPU, when a rank has been waited for in vain."""
     if CAN_TRAP and polls >= MAX_POLLS:
         tl.inline_asm_elementwise(
             "trap; mov.u32 $0, $1;", "=r,r", [polls], tl.int32, is_pure=False, pack=1
         )
-    # Every thread reads the inbox only behind the one that has seen the flag.
-    tl.debug_barrier()
+
+
+def exchange_arguments(mailbox: Mailbox) -> tuple[torch.Tensor | int, ...]:
+    """Of a kernel, in this order: inbox, flags, counters, inbox_addresses, flag_addresses, rank,
+    max_pieces."""
+    return (
+        mailbox.inbox, mailbox.flags, mailbox.counters, mailbox.inbox_addresses,
+        mailbox.flag_addresses, mailbox.rank, mailbox.max_pieces,
+    )  # fmt: skip
+
+
+def exchange_options(mailbox: Mailbox, sends: bool, receives: bool) -> dict[str, Any]:
+    """Constants of a kernel that exchanges, and options of its launch."""
+    device = mailbox.inbox.device
+    return {
+        "RANKS": mailbox.num_ranks,
+        "SENDS": sends,
+        "RECEIVES": receives,
+        "MAX_POLLS": MAX_POLLS,
+        "CAN_TRAP": device.type == "cuda",
+        **overlap_options(device),
+    }
 
 
 def make_mailboxes(inboxes: list[torch.Tensor], flags: list[torch.Tensor]) -> list[Mailbox]:

@@ -14,6 +14,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo_kernels.gpu.launch import can_overlap, capability, let_next_start
+from octavo_kernels.gpu.pieces import add_pieces
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
 
 SQUARES_STRIDE = MAX_SKINNY_TOKENS
@@ -91,24 +92,6 @@ def _load_rows(w, w_descriptor, first_row, k, N: tl.constexpr, K: tl.constexpr,
         else:  # never so with a gate
             tile = tl.load(w + at, mask=(row < N)[:, None], other=0.0)
     return tile
-
-
-@triton.jit
-def _add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
-                SPLIT_K: tl.constexpr):  # fmt: skip
-    """(sum of all pieces, whether this program is the one that has it)."""
-    inner = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    first = partial + tile.to(tl.int64) * (SPLIT_K * BLOCK_N * BLOCK_M) + inner
-    tl.store(first + piece * (BLOCK_N * BLOCK_M), acc)
-    # All threads have stored before the one that counts this piece in releases.
-    tl.debug_barrier()
-    is_last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel") == SPLIT_K - 1
-    if is_last:
-        tl.store(arrivals + tile, 0)
-        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        for idx in range(SPLIT_K):
-            acc += tl.load(first + idx * (BLOCK_N * BLOCK_M), cache_modifier=".cg")
-    return acc, is_last
 
 
 @triton.jit
@@ -249,7 +232,7 @@ def _skinny_kernel(
             up = tl.dot(rows, tokens, up, input_precision="ieee")
     is_mine = True
     if SPLIT_K > 1:
-        acc, is_mine = _add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N, BLOCK_M, SPLIT_K)
+        acc, is_mine = add_pieces(acc, partial, arrivals, tile, piece, BLOCK_N, BLOCK_M, SPLIT_K)
     if is_mine:
         _finish(
             acc, up, tile, out, bias, scaled, squares_out, sums, added, weight, num_tokens, eps,

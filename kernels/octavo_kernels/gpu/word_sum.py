@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_kernels.gpu.all_reduce import Following, LookUp
-from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
-from octavo_kernels.gpu.mailbox import MAX_POLLS, Mailbox
+from octavo_kernels.gpu.all_reduce import Following, LookUp, own_row
+from octavo_kernels.gpu.launch import wait_for_previous
+from octavo_kernels.gpu.mailbox import Mailbox, end_if_silent, exchange_options
 
 NUM_WARPS = 16
 
@@ -78,10 +78,7 @@ def _receive(
         words = tl.load(inbox + place, mask=inside, other=nothing, volatile=True)
         num_late = tl.sum(((words >> 32).to(tl.int32) != number).to(tl.int32), 0)
         polls += 1
-    if CAN_TRAP and polls >= MAX_POLLS:
-        tl.inline_asm_elementwise(
-            "trap; mov.u32 $0, $1;", "=r,r", [polls], tl.int32, is_pure=False, pack=1
-        )
+    end_if_silent(polls, MAX_POLLS, CAN_TRAP)
     return words.to(tl.int32)
 
 
@@ -102,12 +99,7 @@ def _word_sum_kernel(
         gamma = tl.load(weight + column, mask=inside, other=0)
     wait_for_previous(OVERLAP)
     number = tl.load(counters + row) + 1
-    if LOOKS_UP:
-        own_id = tl.load(token_ids + row).to(tl.int64) - first_id
-        num_columns = tl.where((own_id >= 0) & (own_id < num_own), WIDTH, 0)
-        own = tl.load(x + own_id * x_stride + column, mask=column < num_columns, other=0)
-    else:
-        own = tl.load(x + row * x_stride + column, mask=inside, other=0)
+    own = own_row(x, token_ids, row, first_id, num_own, x_stride, WIDTH, BLOCK, LOOKS_UP)
     if SENDS:
         _send(own, inbox_addresses, rank, row, number, max_pieces, RANKS, WIDTH, BLOCK)
     if RECEIVES:
@@ -191,18 +183,13 @@ def word_all_reduce(
         residual_pairs.stride(0),
         0.0 if following is None else following.eps,
         0.0 if following is None else following.weight_offset,
-        RANKS=mailbox.num_ranks,
         WIDTH=mailbox.width,
         BLOCK=triton.next_power_of_2(mailbox.width),
         IS_BFLOAT=x.dtype == torch.bfloat16,
         LOOKS_UP=look_up is not None,
         HAS_RESIDUAL=residual is not None,
         HAS_NORM=following is not None,
-        SENDS=sends,
-        RECEIVES=receives,
-        MAX_POLLS=MAX_POLLS,
-        CAN_TRAP=x.device.type == "cuda",
         num_warps=NUM_WARPS,
-        **overlap_options(x.device),
+        **exchange_options(mailbox, sends, receives),
     )
     return y, total
