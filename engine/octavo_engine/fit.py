@@ -18,8 +18,10 @@ from octavo_engine.memory_facts import (
     CONTEXT_BYTES,
     DRIVER_SHARE,
     GIB,
+    LARGEST_GRAPH_TOKENS,
     MARGIN_BYTES,
     MIB,
+    NUM_PROBE_BLOCKS,
     rank_bytes,
     rank_kv_heads,
 )
@@ -45,8 +47,6 @@ HOPPER = frozenset({"h100", "h200"})
 """GPUs whose large steps never have gate and up in memory (`octavo_kernels.gpu.hopper_gated`)."""
 WORKSPACE_BYTES = 32 * MIB
 """Of cuBLAS."""
-NUM_PROBE_BLOCKS = 2
-LARGEST_GRAPH_TOKENS = 2048
 SAMPLING_BYTES = 17
 """For a row and a word of the vocabulary: logits, logprobs and penalties of the largest step."""
 HIDDEN_COPIES = 4

@@ -17,6 +17,11 @@ CONTEXT_BYTES = 760 * MIB
 """The CUDA context and libraries."""
 MARGIN_BYTES = 512 * MIB
 """For what the allocator loses to fragmentation and libraries take later."""
+NUM_PROBE_BLOCKS = 2
+"""Pages that a layer has while memory is measured."""
+LARGEST_GRAPH_TOKENS = 2048
+"""Of a captured step with prompts: larger ones keep a GPU busy for longer than their launches take.
+"""
 DRIVER_SHARE = 0.0043
 """Of a GPU's memory as the driver counts it, that CUDA does not show to programs: 139.80 of 140.40
 GiB."""

@@ -8,8 +8,9 @@ import torch
 
 from octavo_engine.batch import KVGroup
 from octavo_engine.cuda.decode import Shapes
-from octavo_engine.cuda.mixed import MAX_TOKENS, SIZES, MixedForward, num_tiles
+from octavo_engine.cuda.mixed import SIZES, MixedForward, num_tiles
 from octavo_engine.layers.context import GroupStep, WantedTokens
+from octavo_engine.memory_facts import LARGEST_GRAPH_TOKENS
 from octavo_engine.runner.inputs import StepInputs
 from octavo_kernels import AttentionMetadata
 from octavo_kernels.gpu.schedule import AttentionSchedule
@@ -145,7 +146,7 @@ def test_the_step_comes_through_unchanged(mixed: MixedForward) -> None:
 
 @pytest.mark.parametrize(
     ("num_decodes", "prompt_lens"),
-    [(3, []), (0, [MAX_TOKENS]), (0, [1] * 40)],
+    [(3, []), (0, [LARGEST_GRAPH_TOKENS]), (0, [1] * 40)],
     ids=["no prompt", "too many tokens", "too many prompts"],
 )
 def test_other_steps_run_eagerly(

@@ -23,6 +23,7 @@ from octavo_engine.cuda.rehearsal import Rehearsal, rehearsal_of
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.runner import CudaRunner
 from octavo_engine.errors import ConfigError
+from octavo_engine.memory_facts import NUM_PROBE_BLOCKS
 from octavo_engine.messages import EngineInfo
 from octavo_engine.model_config import ModelConfig, original_context_len, restart_len
 from octavo_engine.models.decoder import Decoder
@@ -38,8 +39,6 @@ from octavo_engine.structured.compiler import GrammarCompiler
 from octavo_kernels import KVScales
 
 log = structlog.get_logger(__name__)
-
-NUM_PROBE_BLOCKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)

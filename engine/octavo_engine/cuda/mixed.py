@@ -20,14 +20,13 @@ from octavo_engine.cuda.graphs import CapturedFunction
 from octavo_engine.cuda.rehearsal import Rehearsal
 from octavo_engine.cuda.wanted_rows import WantedRows
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
+from octavo_engine.memory_facts import LARGEST_GRAPH_TOKENS
 from octavo_engine.models.protocol import Model
 from octavo_engine.runner.inputs import StepInputs
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata, prepare_attention
 
-MAX_TOKENS = 2048
-"""Larger steps keep the GPU busy for longer than their launches take."""
-SIZES = [64, *range(128, 513, 64), *range(640, 1025, 128), 1280, 1536, 1792, MAX_TOKENS]
+SIZES = [64, *range(128, 513, 64), *range(640, 1025, 128), 1280, 1536, 1792, LARGEST_GRAPH_TOKENS]
 TILE_QUERIES = 128
 SURPLUS_TILES = 16
 """Tiles beyond those of one long prompt: as many short prompts fit in a step."""
@@ -70,15 +69,15 @@ class MixedForward:
         def zeros(dtype: torch.dtype, *shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._token_ids = zeros(torch.int32, MAX_TOKENS)
-        self._positions = zeros(torch.int64, MAX_TOKENS)
+        self._token_ids = zeros(torch.int32, LARGEST_GRAPH_TOKENS)
+        self._positions = zeros(torch.int64, LARGEST_GRAPH_TOKENS)
         self._seq_lens = zeros(torch.int32, max_num_rows + 1)
         self._query_start = torch.arange(max_num_rows + 2, dtype=torch.int32, device=device)
-        self._tiles = zeros(torch.int32, num_tiles(MAX_TOKENS), 4)
+        self._tiles = zeros(torch.int32, num_tiles(LARGEST_GRAPH_TOKENS), 4)
         # The row after the last is the padding tiles' own: its page is the null page.
         self._groups = [
             _Group(
-                zeros(torch.int64, MAX_TOKENS) - 1,
+                zeros(torch.int64, LARGEST_GRAPH_TOKENS) - 1,
                 zeros(torch.int32, max_num_rows + 1, num_columns),
             )
             for _ in shapes.groups
@@ -110,7 +109,7 @@ class MixedForward:
         """Whether the step is captured and fits some graph."""
         num_tokens = len(inputs.token_ids)
         tiles = _tiles(inputs)
-        if not self.captured.is_captured or tiles is None or num_tokens >= MAX_TOKENS:
+        if not self.captured.is_captured or tiles is None or num_tokens >= LARGEST_GRAPH_TOKENS:
             return False
         size = self.captured.size_for(num_tokens + 1)
         if inputs.wanted is None and self._room(size) is not None:
