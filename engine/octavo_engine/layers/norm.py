@@ -9,7 +9,7 @@ from octavo_engine.layers.linear import Build
 from octavo_engine.loading.parts import share_into
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.parallel.shares import Share
-from octavo_kernels.linear_ops import add_parts_rms_norm
+from octavo_kernels.linear_ops import RowNorm, add_parts_rms_norm
 
 
 class RMSNorm:
@@ -49,9 +49,8 @@ class RMSNorm:
             return add_parts_rms_norm(
                 share, residual, self.weight, self.eps, weight_offset=self.weight_offset
             )
-        return self._group.all_reduce_add_rms_norm(
-            share, residual, self.weight, self.eps, self.weight_offset
-        )
+        norm = RowNorm(self.weight, self.weight_offset, self.eps)
+        return self._group.all_reduce_add_rms_norm(share, residual, norm)
 
 
 class SharedRMSNorm(RMSNorm):

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ReduceOp, Store
 
-import octavo_kernels
-from octavo_engine.parallel.group import rows_or_zeros, with_norm
+from octavo_engine.parallel.group import add_rms_norm, rows_or_zeros, with_norm
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.sockets import address_towards
 from octavo_kernels.linear_ops import RowNorm
@@ -39,17 +38,9 @@ class GlooGroup:
         return wide.to(x.dtype)
 
     def all_reduce_add_rms_norm(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        weight: torch.Tensor,
-        eps: float,
-        weight_offset: float,
+        self, x: torch.Tensor, residual: torch.Tensor, norm: RowNorm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        total = self.all_reduce(x)
-        return octavo_kernels.rms_norm(
-            total, weight, eps, residual=residual, weight_offset=weight_offset
-        )
+        return add_rms_norm(self.all_reduce(x), residual, norm)
 
     def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
         self._reduce(x, ReduceOp.MAX)

@@ -29,12 +29,7 @@ class Group(Protocol):
         ...
 
     def all_reduce_add_rms_norm(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        weight: torch.Tensor,
-        eps: float,
-        weight_offset: float,
+        self, x: torch.Tensor, residual: torch.Tensor, norm: RowNorm
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of the total, total): the total is the sum of x over ranks plus the residual, which
         is the same on each rank. See `octavo_kernels.rms_norm`."""
@@ -82,6 +77,15 @@ def rows_or_zeros(token_ids: torch.Tensor, own_rows: torch.Tensor, rank: int) ->
     return found.masked_fill_(~is_own.unsqueeze(-1), 0.0)
 
 
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, norm: RowNorm
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(norm of the total, total) of a sum over ranks and the residual."""
+    return octavo_kernels.rms_norm(
+        x, norm.gamma, norm.eps, residual=residual, weight_offset=norm.gamma_offset
+    )
+
+
 def with_norm(x: torch.Tensor, norm: RowNorm | None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(x, its norm if one is asked for)."""
     if norm is None:
@@ -103,16 +107,9 @@ class SoloGroup:
         return x
 
     def all_reduce_add_rms_norm(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        weight: torch.Tensor,
-        eps: float,
-        weight_offset: float,
+        self, x: torch.Tensor, residual: torch.Tensor, norm: RowNorm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return octavo_kernels.rms_norm(
-            x, weight, eps, residual=residual, weight_offset=weight_offset
-        )
+        return add_rms_norm(x, residual, norm)
 
     def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
         return x

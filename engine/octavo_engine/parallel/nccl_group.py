@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ReduceOp, Store
 
-import octavo_kernels
-from octavo_engine.parallel.group import rows_or_zeros, with_norm
+from octavo_engine.parallel.group import add_rms_norm, rows_or_zeros, with_norm
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.symmetric import Symmetric, open_symmetric
 from octavo_kernels.gpu.all_reduce import Following, LookUp
@@ -63,20 +62,12 @@ class NcclGroup:
         return x
 
     def all_reduce_add_rms_norm(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        weight: torch.Tensor,
-        eps: float,
-        weight_offset: float,
+        self, x: torch.Tensor, residual: torch.Tensor, norm: RowNorm
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._symmetric is not None and self._symmetric.can_sum(x, len(x)):
-            following = Following(residual, weight, eps, weight_offset)
+            following = Following(residual, norm.gamma, norm.eps, norm.gamma_offset)
             return self._symmetric.all_reduce(x, following)
-        total = self.all_reduce(x)
-        return octavo_kernels.rms_norm(
-            total, weight, eps, residual=residual, weight_offset=weight_offset
-        )
+        return add_rms_norm(self.all_reduce(x), residual, norm)
 
     def all_reduce_max(self, x: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(x, ReduceOp.MAX)
