@@ -23,7 +23,7 @@ from tests.bench.gpu import (
 from tests.bench.gpu_dummy import write_config
 from tests.bench.gpu_rows import Row, append_rows, print_row
 from tests.bench.gpu_workloads import LLAMA_8B, fixed, mixed
-from tests.bench.ranks_parity import FAMILIES, parity_rows, runner_of
+from tests.bench.ranks_parity import DTYPES, FAMILIES, parity_rows, runner_of
 
 from octavo_engine.config import (
     EngineConfig,
@@ -97,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parity", action="store_true", help="only the tiny models")
     parser.add_argument("--families", nargs="+", default=FAMILIES, help="of the tiny models")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="of them")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="with --parity")
     parser.add_argument("--model", choices=[*SHAPES, "both"], default="llama8b")
     parser.add_argument("--ranks", type=int, default=2)
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
     if arguments.parity:
-        rows = parity_rows(arguments.families, arguments.device)
+        rows = parity_rows(arguments.families, arguments.device, arguments.dtypes)
     else:
         models = list(SHAPES) if arguments.model == "both" else [arguments.model]
         rows = (row for model in models for row in step_rows(model, arguments.ranks))
