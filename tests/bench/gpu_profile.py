@@ -1,6 +1,8 @@
 """Where the time of a step goes on the GPU: `python -m tests.bench.gpu_profile --batch 1 256`.
 
-Runs the engine with random weights under torch's profiler and prints kernels by time a step.
+Runs the engine with random weights under torch's profiler and prints kernels by time a step: of
+decoding, each batch by itself (`--shared-prefix`: behind so many tokens that all rows share), and
+of prompts.
 """
 
 import argparse
@@ -8,9 +10,9 @@ from collections import defaultdict
 from time import perf_counter
 
 import torch
-from tests.bench.gpu import run
+from tests.bench.gpu import QUANTIZED, run
 from tests.bench.gpu_dummy import make_core
-from tests.bench.gpu_workloads import MODELS, fixed
+from tests.bench.gpu_workloads import MODELS, Job, fixed, shared_prefix
 from torch.profiler import ProfilerActivity, profile
 
 from octavo_engine.core.engine import EngineCore
@@ -18,13 +20,19 @@ from octavo_engine.messages import EngineRequest
 from octavo_engine.sampling_params import SamplingParams
 
 NUM_STEPS = 8
+NUM_NEW = 200
+PROMPTS = ((2, 4096), (8, 1024))
+"""How many and how long: each a step."""
 
 
-def profile_decode(core: EngineCore, batch: int, num_in: int) -> None:
-    for idx, job in enumerate(fixed(batch, num_in, 200, 7)):
-        params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+def profile_decode(core: EngineCore, title: str, jobs: list[Job]) -> None:
+    for idx, job in enumerate(jobs):
+        params = SamplingParams(temperature=0.0, max_tokens=job.num_new, ignore_eos=True)
         core.submit(EngineRequest(request_id=f"p{idx}", prompt_token_ids=job.prompt, params=params))
-    for _ in range(20):
+    started: set[str] = set()
+    while len(started) < len(jobs):
+        started |= {delta.request_id for delta in core.step() if delta.token_ids}
+    for _ in range(NUM_STEPS):
         core.step()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
@@ -33,8 +41,8 @@ def profile_decode(core: EngineCore, batch: int, num_in: int) -> None:
             core.step()
         torch.cuda.synchronize()
         seconds = perf_counter() - started_s
-    _print(profiler, f"decode batch {batch} at {num_in}", seconds / NUM_STEPS, NUM_STEPS)
-    for idx in range(batch):
+    _print(profiler, title, seconds / NUM_STEPS, NUM_STEPS)
+    for idx in range(len(jobs)):
         core.abort(f"p{idx}")
     while core.has_work:
         core.step()
@@ -67,13 +75,24 @@ def _print(profiler: profile, title: str, seconds: float, num_steps: int) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=list(MODELS), default="llama8b")
+    parser.add_argument("--quantization", choices=list(QUANTIZED))
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 32, 256])
     parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--shared-prefix", type=int, default=0, help="tokens before the context")
     arguments = parser.parse_args()
-    core, _ = make_core(MODELS[arguments.model], max_num_seqs=256, max_num_batched_tokens=8192)
+    core, _ = make_core(
+        MODELS[arguments.model],
+        max_num_seqs=256,
+        max_num_batched_tokens=8192,
+        quantization=arguments.quantization,
+    )
+    num_shared, num_own = arguments.shared_prefix, arguments.context
     for batch in arguments.batch:
-        profile_decode(core, batch, arguments.context)
-    profile_prefill(core, 2, 4096)
+        jobs = shared_prefix(batch, num_shared, num_own, NUM_NEW, 7)
+        title = f"decode batch {batch} at {num_shared} shared and {num_own}"
+        profile_decode(core, title, jobs)
+    for count, num_in in PROMPTS:
+        profile_prefill(core, count, num_in)
 
 
 if __name__ == "__main__":
