@@ -21,6 +21,8 @@ from octavo_kernels.gpu.launch import overlap_options
 
 MAX_POLLS = 2**28
 """Some minutes; a rank that is silent for so long is dead, and whoever waits fails too."""
+INTERPRETED_POLLS = 1
+"""Under the interpreter the halves of an exchange run in turn: what is not there never comes."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def exchange_options(mailbox: Mailbox, sends: bool, receives: bool) -> dict[str,
         "RANKS": mailbox.num_ranks,
         "SENDS": sends,
         "RECEIVES": receives,
-        "MAX_POLLS": MAX_POLLS,
+        "MAX_POLLS": MAX_POLLS if device.type == "cuda" else INTERPRETED_POLLS,
         "CAN_TRAP": device.type == "cuda",
         **overlap_options(device),
     }
