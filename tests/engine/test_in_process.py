@@ -3,7 +3,8 @@
 import asyncio
 import random
 import threading
-import time
+from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from tests.engine.fake_runner import VOCAB_SIZE, FakeRunner
 
 from octavo_engine.batch import Batch
 from octavo_engine.config import SchedulerSettings
+from octavo_engine.core import in_process
 from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.core.streams import QueueMailbox
 from octavo_engine.errors import EngineDead, PromptTooLong, QueueFull, RequestError
@@ -66,12 +68,29 @@ async def test_a_queue_gets_the_deltas_of_all_its_requests():
     await core.close()
 
 
-async def test_an_idle_engine_uses_no_processor_time_and_wakes_for_a_request():
+class NotedInbox(SimpleQueue[Any]):
+    """Tells whether the core's thread waits for a command and for nothing else."""
+
+    waits_for_ever = False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.waits_for_ever = timeout is None
+        try:
+            return super().get(block, timeout)
+        finally:
+            self.waits_for_ever = False
+
+
+async def test_an_idle_engine_sleeps_without_a_limit_and_wakes_for_a_request(monkeypatch):
+    monkeypatch.setattr(in_process, "SimpleQueue", NotedInbox)
+    monkeypatch.setattr(in_process, "_QUIET_S", 0.01)
     core = engine(FakeRunner())
     await read(core.submit(request("warm")))
-    before_s = time.process_time()
-    await asyncio.sleep(1.3)  # past the count of the pages
-    assert time.process_time() - before_s < 0.1
+    inbox = core._inbox
+    assert isinstance(inbox, NotedInbox)
+    async with asyncio.timeout(60):
+        while not inbox.waits_for_ever:  # once the pages have been counted
+            await asyncio.sleep(0.01)
     assert core.stats().last_step_age_s == 0.0
     await read(core.submit(request("next", params=greedy(1))))
     await core.close()
