@@ -51,10 +51,8 @@ def plan_chat(
     special_ids = tokenizer.special_ids((*markers, *(form.markers if form else ())))
     functions = _functions(fields)
     found = _grammar(fields, form, functions, only_one, special_ids, reasoning)
-    text, checks = (
-        None,
-        [GrammarCheck(f.arguments.text(), f.param) for f in functions if f.is_strict],
-    )
+    text = None
+    checks = [GrammarCheck(f.arguments.text(), f.param) for f in functions if f.is_strict]
     if found is not None:
         grammar, param = found
         checks.append(GrammarCheck(grammar.text(), param))

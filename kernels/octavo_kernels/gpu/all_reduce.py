@@ -105,9 +105,9 @@ class Following:
     """What is done with the sum: a residual is added and the total normalised, as by `rms_norm`."""
 
     residual: torch.Tensor | None
-    """[T, H]."""
+    """[T, H] of x's dtype, last stride 1."""
     weight: torch.Tensor
-    """[H]."""
+    """[H] of x's dtype."""
     eps: float
     weight_offset: float
 

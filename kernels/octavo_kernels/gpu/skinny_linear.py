@@ -252,8 +252,9 @@ def skinny_linear(
     use_tma: bool | None = None,
     config: SkinnyConfig | None = None,
 ) -> torch.Tensor:
-    """As `linear_ops.skinny_linear`; use_tma None: where the GPU has it. arrivals may be None and
-    rows may end within a tile where the config, if given, splits no rows."""
+    """As `linear_ops.skinny_linear`; use_tma None: where the GPU has it. arrivals may be None where
+    the config, if given, splits no rows; then rows may end within a tile, of a product alone:
+    without bias, gate, norm and residual."""
     num_tokens, width = x.shape
     num_rows = weight.shape[0] // 2 if gated else weight.shape[0]
     config = config or skinny_config(num_tokens, num_rows, width, gated=gated)
