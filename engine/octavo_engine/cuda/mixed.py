@@ -36,6 +36,11 @@ def num_tiles(num_tokens: int) -> int:
     return -(-num_tokens // TILE_QUERIES) + SURPLUS_TILES
 
 
+def wanted_sizes(max_num_rows: int) -> list[int]:
+    """Numbers of tokens up to max_num_rows that some capture has multiplied by every weight."""
+    return [size for size in SIZES if size < max_num_rows] + [max_num_rows]
+
+
 @dataclass(frozen=True)
 class _Group:
     """What the layers of one KV group read."""

@@ -16,7 +16,7 @@ from octavo_engine.cuda.fused_decoder import FusedPass
 from octavo_engine.cuda.graphs import CapturedFunction, ends_of_powers, graph_sizes
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
-from octavo_engine.cuda.mixed import MixedForward
+from octavo_engine.cuda.mixed import MixedForward, wanted_sizes
 from octavo_engine.cuda.rehearsal import Rehearsal
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.cuda.transfer import Mark, download
@@ -74,6 +74,7 @@ class CudaRunner:
             num_kv_heads=shapes.num_kv_heads,
             block_size=shapes.block_size,
             device=device,
+            wanted_sizes=wanted_sizes(info.max_num_seqs),
         )
         self._mixed = mixed
         self._sampler = Sampler(info.vocab_size, device, compiler)

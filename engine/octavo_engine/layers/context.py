@@ -45,7 +45,8 @@ class WantedTokens:
     and values alone."""
 
     tokens: torch.Tensor
-    """[R] int64: which of the step's T tokens; each the last of its row."""
+    """[R] int64: which of the step's T tokens; each the last of its row. Surplus ones stand
+    last."""
     attention: AttentionMetadata | None
     """Each of them as a decode row of the last layer's KV group; None where R is 0."""
 

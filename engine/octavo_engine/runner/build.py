@@ -57,6 +57,23 @@ class EagerModel:
     group: Group
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """A rank's share of a model, with its weights in place."""
+
+    model: Model
+    config: ModelConfig
+    """Of the whole model."""
+    groups: tuple[KVGroup, ...]
+    shape: PageShape
+    """Of the rank's pages in the model's dtype."""
+    kv_scales: dict[int, KVScales]
+    """The checkpoint's own, by layer."""
+    context_len: int
+    num_q_heads: int
+    """The rank's."""
+
+
 def build_runner(
     config: EngineConfig,
     compiler: GrammarCompiler | None = None,
@@ -83,6 +100,47 @@ def build_runner(
         refuse_shared_fallback(files, group.size)
         fallback = _load_fallback(config, files, scheme, device)
         return _eager_runner(config, fallback, compiler, device)
+    share = _load_share(config, files, scheme, device, group, report, reading)
+    if device.type == "cuda":
+        from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
+
+        loaded = LoadedModel(
+            model=share.model,
+            config=share.config,
+            groups=share.groups,
+            shape=share.shape,
+            kv_scales=share.kv_scales,
+            context_len=share.context_len,
+            compiler=compiler,
+            group=group,
+        )
+        return build_cuda_runner(config, loaded, device, report=report)
+    report("memory", 0.0)
+    eager = EagerModel(
+        model=share.model,
+        vocab_size=share.config.vocab_size,
+        context_len=share.context_len,
+        num_q_heads=share.num_q_heads,
+        original_context_len=original_context_len(share.config),
+        restart_len=restart_len(share.config),
+        groups=share.groups,
+        shape=share.shape,
+        kv_scales=share.kv_scales,
+        group=group,
+    )
+    return _eager_runner(config, eager, compiler, device)
+
+
+def _load_share(
+    config: EngineConfig,
+    files: ModelFiles,
+    scheme: Scheme | None,
+    device: torch.device,
+    group: Group,
+    report: Report,
+    reading: ConfigReading | None,
+) -> _Share:
+    """Of an architecture that is in the table."""
     model_config = files.model_config(reading)
     refuse_impossible(model_config, group.size)
     # A GGUF file is already rounded far below bfloat16: computing in float32 would gain nothing.
@@ -94,43 +152,23 @@ def build_runner(
     keeps_quantized = device.type == "cuda" and dtype.itemsize == 2
     group.prepare(model_config.hidden_size, dtype)
     build = Build(device, dtype, keeps_quantized=keeps_quantized, group=group)
-    model = load_decoder(files, model_config, groups, build, scheme, report)
     heads = head_shares(model_config, group.rank, group.size)
-    shape = PageShape(
-        num_kv_heads=heads.num_kv_heads,
-        block_size=config.cache.block_size,
-        head_dim=model_config.head_dim,
-        dtype=dtype,
-    )
-    kv_scales = _stored_kv_scales(config, files, model_config.num_kv_heads, heads.kv_heads, device)
-    if device.type == "cuda":
-        from octavo_engine.cuda.build import LoadedModel, build_cuda_runner
-
-        loaded = LoadedModel(
-            model=model,
-            config=model_config,
-            groups=groups,
-            shape=shape,
-            kv_scales=kv_scales,
-            context_len=context_len,
-            compiler=compiler,
-            group=group,
-        )
-        return build_cuda_runner(config, loaded, device, report=report)
-    report("memory", 0.0)
-    eager = EagerModel(
-        model=model,
-        vocab_size=model_config.vocab_size,
+    return _Share(
+        model=load_decoder(files, model_config, groups, build, scheme, report),
+        config=model_config,
+        groups=groups,
+        shape=PageShape(
+            num_kv_heads=heads.num_kv_heads,
+            block_size=config.cache.block_size,
+            head_dim=model_config.head_dim,
+            dtype=dtype,
+        ),
+        kv_scales=_stored_kv_scales(
+            config, files, model_config.num_kv_heads, heads.kv_heads, device
+        ),
         context_len=context_len,
         num_q_heads=heads.num_q_heads,
-        original_context_len=original_context_len(model_config),
-        restart_len=restart_len(model_config),
-        groups=groups,
-        shape=shape,
-        kv_scales=kv_scales,
-        group=group,
     )
-    return _eager_runner(config, eager, compiler, device)
 
 
 def _load_fallback(

@@ -3,10 +3,12 @@
 The plan is made with numpy on the host; the gathering happens on the device from the request table.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from octavo_engine.batch import KVGroup, RowWork
 from octavo_engine.layers.context import GroupStep, WantedTokens
@@ -34,12 +36,12 @@ class StepInputs:
     sampling_tokens: torch.Tensor
     """[S] int64: the token of this step whose logits each of them samples from."""
     wanted: WantedTokens | None
-    """Those of `sampling_tokens`; None: all of the step's."""
+    """Those of `sampling_tokens`, perhaps with surplus ones behind; None: all of the step's."""
 
     def copy_sampled(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
         """hidden: of the wanted tokens -> out[S, hidden_size], of those that are sampled from."""
         if self.wanted is not None:
-            out.copy_(hidden)
+            out.copy_(hidden[: len(out)])
         else:
             torch.index_select(hidden, 0, self.sampling_tokens, out=out)
 
@@ -70,7 +72,12 @@ class InputsBuilder:
         num_kv_heads: int,
         block_size: int,
         device: torch.device,
+        wanted_sizes: list[int] | None = None,
     ) -> None:
+        """wanted_sizes: ascending; of wanted tokens there are made up to the next of these by such
+        that nobody reads, since a GPU loads a library's kernel for 0.15 s when it first meets a
+        size. None: no more than there are."""
+        self._wanted_sizes = wanted_sizes
         self._groups = groups
         self._last_group_idx = last_group_idx(groups)
         self._num_q_heads = num_q_heads
@@ -143,11 +150,16 @@ class InputsBuilder:
         tokens: torch.Tensor,
     ) -> WantedTokens:
         """tokens: the last of each row that samples."""
-        num_rows = len(sampling)
-        if not num_rows:
+        if not sampling:
             return WantedTokens(tokens, None)
-        rows = self._put(np.array([item.row for item in sampling], dtype=np.int64))
-        seq_lens = [item.start + item.num_tokens for item in sampling]
+        num_rows = self._padded(len(sampling))
+        num_surplus = num_rows - len(sampling)
+        # A surplus row has no key; its query is the step's first token.
+        rows = self._put(
+            np.array([item.row for item in sampling] + [sampling[0].row] * num_surplus)
+        )
+        seq_lens = [item.start + item.num_tokens for item in sampling] + [0] * num_surplus
+        tokens = functional.pad(tokens, (0, num_surplus))
         attention = AttentionMetadata(
             query_start=torch.arange(num_rows + 1, dtype=torch.int32, device=self._device),
             seq_lens=self._put(np.array(seq_lens, dtype=np.int32)),
@@ -162,6 +174,10 @@ class InputsBuilder:
             query_lens_host=[1] * num_rows,
         )
         return WantedTokens(tokens, self._prepared(self._last_group_idx, attention, table, rows))
+
+    def _padded(self, num_wanted: int) -> int:
+        sizes = self._wanted_sizes
+        return num_wanted if sizes is None else sizes[bisect_left(sizes, num_wanted)]
 
     def _group_step(
         self,
