@@ -138,7 +138,8 @@ def _products(ring, w_at, x_at, acc, K: gl.constexpr, CHUNK: gl.constexpr, DEPTH
             acc = _step(ring[i], tokens, acc)
             tokens = next_tokens
             later = gl.load(w_at + (DEPTH + i) * CHUNK // 2, eviction_policy=EVICTION)
-            following = following + (later,)  # noqa: RUF005  Triton unpacks no tuples
+            # Triton unpacks no tuples.
+            following = following + (later,)  # type: ignore[assignment]  # noqa: RUF005
             _keep_order()
         ring = following
         w_at += DEPTH * CHUNK // 2
@@ -192,7 +193,7 @@ def _few_kernel(
     ring = (gl.load(w_at, eviction_policy=EVICTION),)
     for i in gl.static_range(1, DEPTH):
         later = gl.load(w_at + i * CHUNK // 2, eviction_policy=EVICTION)
-        ring = ring + (later,)  # noqa: RUF005
+        ring = ring + (later,)  # type: ignore[assignment]  # noqa: RUF005
     # Of the tile's result: eight rows by four tokens a warp.
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [8, 4], [1, WARPS], [0, 1])
     row = tile * OUT_ROWS + gl.arange(0, OUT_ROWS, gl.SliceLayout(1, layout))
