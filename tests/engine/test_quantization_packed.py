@@ -25,7 +25,7 @@ from octavo_engine.quantization.matrix import QuantizedMatrix
 from octavo_engine.quantization.products import EightBitLinear, PackedLinear, choose_product
 from octavo_engine.quantization.scaled import PER_ROW, ScaledFormat, Scales
 from octavo_engine.quantization.scheme import LinearScheme, Rule, Scheme
-from octavo_engine.runner import build
+from octavo_engine.runner import load
 from octavo_engine.runner.build import build_runner
 from octavo_kernels.reference.packed_linear import dequantize
 
@@ -54,7 +54,7 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
     def kept(device: torch.device, dtype: torch.dtype, **_: bool) -> Build:
         return Build(device, dtype, keeps_quantized=True)
 
-    monkeypatch.setattr(build, "Build", kept)
+    monkeypatch.setattr(load, "Build", kept)
 
 
 def max_error(name: str) -> float:

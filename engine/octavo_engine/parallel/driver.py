@@ -28,7 +28,7 @@ from octavo_engine.parallel.runner import ParallelRunner
 from octavo_engine.parallel.setup import setup_from_launcher, setup_on_this_host
 from octavo_engine.parallel.shares import refuse_impossible
 from octavo_engine.progress import Report
-from octavo_engine.runner.build import refuse_shared_fallback
+from octavo_engine.runner.load import refuse_shared_fallback
 from octavo_engine.runner.sizing import choose_device
 
 if TYPE_CHECKING:
