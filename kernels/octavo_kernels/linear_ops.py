@@ -31,7 +31,8 @@ class NormInput:
     """x holds residual * gamma: the product's result is divided by the residual's rms."""
 
     squares: torch.Tensor
-    """[>= num_parts, MAX_SKINNY_TOKENS] float32: partial sums of the residual's squares."""
+    """[>= num_parts, MAX_SKINNY_TOKENS], or >= T of a wide product, float32: partial sums of the
+    residual's squares."""
     num_parts: int
     eps: float
 
@@ -48,7 +49,8 @@ class NormOutput:
     scaled: torch.Tensor
     """[T, N], filled: new residual * (gamma + gamma_offset)."""
     squares: torch.Tensor
-    """[N / ROW_TILE, MAX_SKINNY_TOKENS] float32, filled: sums of the new residual's squares."""
+    """[N / ROW_TILE, MAX_SKINNY_TOKENS], of a wide product [N / WIDE_TILE, >= T], float32, filled:
+    sums of the new residual's squares."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ MAX_SINGLE_ROW_WIDTH = 16384
 MAX_SPLIT_TOKENS = 256
 """More fill the GPU with whole products."""
 NUM_PARTS = 2
-MIN_SPLIT_WIDTH = 2048
+MIN_SPLIT_WIDTH = 4096
 """Shorter parts cost more in sums than they gain."""
+MIN_PENDING_TOKENS = 2049
+"""From here on a residual that the product adds to saves more traffic than its reading costs."""
 MAX_VOCABULARY_TOKENS = 128
 """More are cuBLAS's."""
 MIN_VOCABULARY_ROWS = 32000
@@ -167,17 +171,29 @@ def gated_linear(
     return ACTIVATIONS[activation](functional.linear(x, weight, bias))
 
 
-def linear_in_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x[T, K] @ weight[N, K].T -> [T, N], or where `pays_to_split` [NUM_PARTS, T, N] float32, which
-    `add_parts_rms_norm` adds up."""
-    if x.is_cuda:
-        from octavo_kernels.gpu.launch import num_cores as count
+@dataclass(frozen=True)
+class PendingProduct:
+    """x[T, K] @ weight[N, K].T, yet to be computed."""
 
-        num_cores = count(x.device)
-    else:
-        num_cores = 0
+    x: torch.Tensor
+    weight: torch.Tensor
+
+
+ForNorm = torch.Tensor | PendingProduct
+"""What a product leaves to the norm of its sum with the residual, see `linear_for_norm`."""
+
+
+def linear_for_norm(x: torch.Tensor, weight: torch.Tensor) -> ForNorm:
+    """x[T, K] @ weight[N, K].T for `add_rms_norm`: [T, N] or, where that is faster, its parts
+    [NUM_PARTS, T, N] float32 or the product itself, which is then added up in the residual."""
+    if not x.is_cuda:
+        return functional.linear(x, weight)
+    from octavo_kernels.gpu.launch import num_cores
+
+    if len(x) >= MIN_PENDING_TOKENS:
+        return PendingProduct(x, weight)
     num_rows, width = weight.shape
-    if pays_to_split(len(x), num_rows, width, num_cores):
+    if pays_to_split(len(x), num_rows, width, num_cores(x.device)):
         return split_linear(x, weight)
     return functional.linear(x, weight)
 
@@ -208,22 +224,28 @@ def split_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.bmm(inputs, weights, out_dtype=torch.float32)
 
 
-def add_parts_rms_norm(
-    parts: torch.Tensor,
+def add_rms_norm(
+    product: ForNorm,
     residual: torch.Tensor,
     weight: torch.Tensor,
     eps: float,
     *,
     weight_offset: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """parts[P, T, H] float32 and residual[T, H] -> (norm of their sum, their sum), as `rms_norm`
-    with a residual; the sum is rounded once."""
-    if parts.is_cpu:
-        total = (parts.sum(dim=0) + residual.float()).to(residual.dtype)
+    """What `linear_for_norm` gave and residual[T, H] -> (norm of their sum, their sum), as
+    `rms_norm` with a residual. The sum of parts is rounded once; a pending product's too, in the
+    residual itself."""
+    if isinstance(product, PendingProduct):
+        total = residual.addmm_(product.x, product.weight.t())
         return rms_norm(total, weight, eps, weight_offset=weight_offset), total
-    from octavo_kernels.gpu.rms_norm import add_parts_rms_norm as run
+    if product.dim() == residual.dim():
+        return rms_norm(product, weight, eps, residual=residual, weight_offset=weight_offset)
+    if product.is_cpu:
+        total = (product.sum(dim=0) + residual.float()).to(residual.dtype)
+        return rms_norm(total, weight, eps, weight_offset=weight_offset), total
+    from octavo_kernels.gpu.rms_norm import add_parts_rms_norm
 
-    return run(parts, residual, weight, eps, weight_offset=weight_offset)
+    return add_parts_rms_norm(product, residual, weight, eps, weight_offset=weight_offset)
 
 
 def vocabulary_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

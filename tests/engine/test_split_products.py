@@ -1,41 +1,45 @@
-"""A product that leaves its result in parts for the norm behind it, forced where a GPU would choose
-it: the reference's tokens, and only where nothing but that norm follows."""
+"""What a product leaves to the norm behind it, forced where a GPU would choose it: the reference's
+tokens, and only where nothing but that norm follows."""
 
 from pathlib import Path
 
 import pytest
+import torch
 from tests.engine.runner_driver import Job, run_jobs
 from tests.engine.tiny_models import forced_tokens, prompts, save_tiny
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
+from octavo_engine.layers import linear
 from octavo_engine.runner.build import build_runner
-from octavo_kernels import linear_ops
+from octavo_kernels.linear_ops import ForNorm, PendingProduct, split_linear
 
 NUM_NEW = 8
 
 
+@pytest.mark.parametrize("leave", [split_linear, PendingProduct])
 @pytest.mark.parametrize(
-    ("family", "splits"),
+    ("family", "num_left"),
     [
-        ("llama", True),
-        ("phi3", True),
-        ("mixtral", False),  # experts
-        ("gemma2", False),  # a norm of its own follows
-        ("granite", False),  # the result is scaled
-        ("olmo2", False),
-        ("llama-tied-bias", False),
+        ("llama", 2),
+        ("phi3", 2),
+        ("mixtral", 1),  # experts: of the attention alone
+        ("gemma2", 0),  # norms of their own follow
+        ("granite", 0),  # the results are scaled
+        ("olmo2", 0),
+        ("llama-tied-bias", 0),
     ],
 )
-def test_parts_change_no_token(
-    family: str, splits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+def test_what_is_left_to_a_norm_changes_no_token(
+    family: str, num_left: int, leave: type[PendingProduct], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    left: list[int] = []
 
-    def always(num_tokens: int, num_rows: int, width: int, num_cores: int) -> bool:
-        asked.append(num_tokens)
-        return True
+    def always(x: torch.Tensor, weight: torch.Tensor) -> ForNorm:
+        left.append(len(x))
+        return leave(x, weight)
 
-    monkeypatch.setattr(linear_ops, "pays_to_split", always)
+    monkeypatch.setattr(linear, "linear_for_norm", always)
     reference = save_tiny(family, tmp_path)
     runner = build_runner(
         EngineConfig(
@@ -45,9 +49,11 @@ def test_parts_change_no_token(
     )
     try:
         wanted = prompts([5, 33])
-        outcomes = run_jobs(runner, [Job(prompt, NUM_NEW) for prompt in wanted])
+        outcomes = run_jobs(runner, [Job(prompt, NUM_NEW) for prompt in wanted], chunk=17)
     finally:
         runner.close()
     for prompt, outcome in zip(wanted, outcomes, strict=True):
         assert outcome.token_ids == forced_tokens(reference, prompt, outcome.token_ids)
-    assert bool(asked) is splits
+    num_steps, num_layers = len(outcomes[1].results), reference.config.num_hidden_layers
+    assert (len(left) > 0) is (num_left > 0)
+    assert len(left) <= num_left * num_layers * (num_steps + NUM_NEW)

@@ -5,7 +5,13 @@ import torch
 from torch.nn import functional
 
 from octavo_kernels import linear_ops
-from octavo_kernels.linear_ops import NUM_PARTS, add_parts_rms_norm, pays_to_split, split_linear
+from octavo_kernels.linear_ops import (
+    NUM_PARTS,
+    PendingProduct,
+    add_rms_norm,
+    pays_to_split,
+    split_linear,
+)
 from octavo_kernels.reference.rms_norm import rms_norm as reference
 
 CORES_OF_H200 = 132
@@ -21,7 +27,7 @@ CORES_OF_H200 = 132
         (257, 4096, 14336, False),
         (128, 8192, 28672, True),
         (256, 8192, 28672, False),  # tiles for all cores
-        (128, 1024, 3072, False),  # parts too short to be worth their sums
+        (128, 4096, 4096, False),  # parts too short to be worth their sums
         (128, 4096, 14336 + 32, False),
     ],
 )
@@ -46,13 +52,16 @@ def test_parts_add_up_to_the_product_and_its_norm(
     assert parts.dtype == torch.float32
     exact = functional.linear(x.double(), weight.double())
     torch.testing.assert_close(parts.sum(dim=0).double(), exact, rtol=0, atol=1e-4)
-    y, total = add_parts_rms_norm(parts, residual, gamma, 1e-5)
+    y, total = add_rms_norm(parts, residual, gamma, 1e-5)
     limit = 0.05 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(total.double(), exact + residual.double(), rtol=0, atol=limit)
     expected = reference(total.float(), gamma.float(), 1e-5)
     torch.testing.assert_close(y.float(), expected, rtol=1e-2, atol=limit)
+    y_pending, total_pending = add_rms_norm(PendingProduct(x, weight), residual, gamma, 1e-5)
+    torch.testing.assert_close(total_pending, total, rtol=1e-2, atol=limit)
+    torch.testing.assert_close(y_pending, y, rtol=1e-2, atol=limit)
 
 
 def test_on_a_cpu_products_stay_whole() -> None:
     x, weight = torch.ones(100, 8192), torch.ones(4, 8192)
-    assert linear_ops.linear_in_parts(x, weight).shape == (100, 4)
+    assert linear_ops.linear_for_norm(x, weight).shape == (100, 4)

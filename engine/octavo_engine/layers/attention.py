@@ -9,12 +9,13 @@ import torch
 
 import octavo_kernels
 from octavo_engine.layers.context import LayerCache, StepContext, WantedTokens
-from octavo_engine.layers.linear import Build, make_linear
+from octavo_engine.layers.linear import Build, make_linear, multiply_for_norm
 from octavo_engine.layers.norm import RMSNorm, SharedRMSNorm
 from octavo_engine.loading.parts import Part, share_into
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import LayerConfig, ModelConfig
 from octavo_engine.parallel.shares import Share, head_shares, stacked
+from octavo_kernels.linear_ops import ForNorm
 
 
 class Attention:
@@ -49,6 +50,13 @@ class Attention:
         self.q_norm = self._qk_norm("q_norm", config.num_heads, self._shares.q, build)
         self.k_norm = self._qk_norm("k_norm", config.num_kv_heads, self._shares.kv, build)
         self.sinks = build.empty(self._shares.num_q_heads) if config.has_sinks else None
+        norms = config.norms
+        self._is_normed_next = (
+            norms.before_mlp is not None
+            and norms.after_attention is None
+            and config.residual_scale == 1.0
+            and build.group.size == 1
+        )
 
     def _qkv_parts(self) -> list[Part]:
         q, kv = self._shares.q, self._shares.kv
@@ -103,10 +111,14 @@ class Attention:
         context: StepContext,
         cache: LayerCache,
         wanted: WantedTokens | None = None,
-    ) -> torch.Tensor:
+    ) -> ForNorm:
         """x[T, hidden_size] -> the rank's share of the sum [R, hidden_size], R being T where all
-        tokens are wanted (None); writes this step's keys and values to the pages."""
-        return self.output(self.attend(self.qkv(x), context, cache, wanted))
+        tokens are wanted (None); where nothing but the next norm follows, what `RMSNorm.add_shares`
+        takes. Writes this step's keys and values to the pages."""
+        attended = self.attend(self.qkv(x), context, cache, wanted)
+        if self._is_normed_next:
+            return multiply_for_norm(self.output, attended)
+        return self.output(attended)
 
     def write_pages(self, x: torch.Tensor, context: StepContext, cache: LayerCache) -> None:
         """Of a call only what it leaves in the pages."""

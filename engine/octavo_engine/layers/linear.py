@@ -22,6 +22,7 @@ from octavo_engine.parallel.shares import Share
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.products import EightBitLinear, PackedLinear, choose_product
 from octavo_engine.quantization.rounding import InputRounding
+from octavo_kernels.linear_ops import ForNorm, linear_for_norm
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,13 @@ def make_linear(
                 parts, in_features, first.inputs, has_bias=has_bias, build=build, inputs=inputs
             )
     return DenseLinear(parts, in_features, has_bias=has_bias, build=build, inputs=inputs)
+
+
+def multiply_for_norm(layer: LinearLayer, x: torch.Tensor) -> ForNorm:
+    """layer(x), to be added to the residual by the norm that follows and by nothing else."""
+    if isinstance(layer, DenseLinear) and layer.is_plain and layer.bias is None:
+        return linear_for_norm(x, layer.weight)
+    return layer(x)
 
 
 def matrix_slot(

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import torch
 
-from octavo_engine.layers.linear import Build, DenseLinear, make_linear
+from octavo_engine.layers.linear import Build, DenseLinear, make_linear, multiply_for_norm
 from octavo_engine.layers.packed import PackedMatrix
 from octavo_engine.loading.parts import Part
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.parallel.shares import even_share, stacked
-from octavo_kernels.linear_ops import ACTIVATIONS, gated_linear, linear_in_parts
+from octavo_kernels.linear_ops import ACTIVATIONS, ForNorm, gated_linear
 
 
 class GatedMLP:
@@ -38,13 +38,11 @@ class GatedMLP:
         self._activate = ACTIVATIONS[config.activation]
         self._halves: tuple[PackedMatrix, PackedMatrix] | None = None
         norms = config.norms
-        self._may_split = (
-            # What follows is a norm that adds the parts up, with nothing between.
+        self._is_normed_next = (
             norms.before_attention is not None
             and norms.after_mlp is None
             and config.residual_scale == 1.0
             and build.group.size == 1
-            and not bias
         )
 
     def slots(self) -> Iterator[Slot]:
@@ -58,9 +56,9 @@ class GatedMLP:
             self.gate_up.finish()
         self.down.finish()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size], or parts of it
-        [parts, T, hidden_size] that `RMSNorm.add_shares` adds up."""
+    def __call__(self, x: torch.Tensor) -> ForNorm:
+        """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]; where nothing but the
+        next layer's norm follows, what `RMSNorm.add_shares` takes."""
         if self._halves is not None:
             gate, up = self._halves
             return self.down(gate.gated(x, up, self._activation))
@@ -69,7 +67,4 @@ class GatedMLP:
             inner = gated_linear(x, product.weight, product.bias, activation=self._activation)
         else:
             inner = self._activate(product(x))
-        down = self.down
-        if self._may_split and isinstance(down, DenseLinear) and down.is_plain:
-            return linear_in_parts(inner, down.weight)
-        return down(inner)
+        return multiply_for_norm(self.down, inner) if self._is_normed_next else self.down(inner)

@@ -18,6 +18,7 @@ from octavo_engine.layers.vocabulary import Vocabulary
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.rope import RopeConfig
+from octavo_kernels.linear_ops import ForNorm
 
 
 class Block:
@@ -68,32 +69,35 @@ class Block:
 
     def __call__(
         self,
-        x: torch.Tensor,
+        x: ForNorm,
         residual: torch.Tensor | None,
         context: StepContext,
         cache: LayerCache,
         wanted: WantedTokens | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[ForNorm, torch.Tensor]:
         """Of the wanted tokens; None: of all."""
-        x, residual = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
-        x = self._added(self.after_attention, self.attention(x, context, cache, wanted))
+        inner, residual = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
+        x = self._added(self.after_attention, self.attention(inner, context, cache, wanted))
         if wanted is not None:
             residual = residual.index_select(0, wanted.tokens)
-        x, residual = self._add_norm(self.before_mlp, x, residual, self.after_attention is None)
-        return self._added(self.after_mlp, self.mlp(x)), residual
+        inner, residual = self._add_norm(self.before_mlp, x, residual, self.after_attention is None)
+        return self._added(self.after_mlp, self.mlp(inner)), residual
 
     def write_pages(
         self,
-        x: torch.Tensor,
+        x: ForNorm,
         residual: torch.Tensor | None,
         context: StepContext,
         cache: LayerCache,
     ) -> None:
         """Of a call only what it leaves in the pages."""
-        x, _ = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
-        self.attention.write_pages(x, context, cache)
+        inner, _ = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
+        self.attention.write_pages(inner, context, cache)
 
-    def _added(self, norm: RMSNorm | None, x: torch.Tensor) -> torch.Tensor:
+    def _added(self, norm: RMSNorm | None, x: ForNorm) -> ForNorm:
+        if norm is None and self._residual_scale == 1.0:
+            return x
+        assert isinstance(x, torch.Tensor)  # the sublayer knows that more than a norm follows
         if norm is not None:
             x = norm(self._group.all_reduce(x))
         return x if self._residual_scale == 1.0 else x * self._residual_scale
@@ -101,15 +105,18 @@ class Block:
     def _add_norm(
         self,
         norm: RMSNorm | None,
-        x: torch.Tensor,
+        x: ForNorm,
         residual: torch.Tensor | None,
         is_share: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(input of a sublayer, running sum). Without a residual, x is the running sum itself."""
+        if norm is not None and residual is not None and is_share:
+            return norm.add_shares(x, residual)
+        assert isinstance(x, torch.Tensor)
         if residual is None:
             return (x if norm is None else norm(x)), x
         if norm is not None:
-            return norm.add_shares(x, residual) if is_share else norm.add(x, residual)
+            return norm.add(x, residual)
         total = (self._group.all_reduce(x) if is_share else x) + residual
         return total, total
 
@@ -168,17 +175,18 @@ class Decoder:
     ) -> torch.Tensor:
         """token_ids[T] -> [R, hidden_size] of the wanted tokens after the final norm. caches: one
         for each layer."""
-        x = self.embed(token_ids)
+        x: ForNorm = self.embed(token_ids)
         residual: torch.Tensor | None = None
         for block, cache in zip(self.blocks[:-1], caches[:-1], strict=True):
             x, residual = block(x, residual, context, cache)
         last, wanted = self.blocks[-1], context.wanted
         if wanted is not None and not len(wanted.tokens):
             last.write_pages(x, residual, context, caches[-1])
-            return x.new_empty(0, x.shape[-1])
+            return self.norm.weight.new_empty(0, self.config.hidden_size)
         x, residual = last(x, residual, context, caches[-1], wanted)
         if last.after_mlp is None:
             return self.norm.add_shares(x, residual)[0]
+        assert isinstance(x, torch.Tensor)
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
