@@ -95,6 +95,21 @@ def test_a_norm_is_applied_from_sums_of_squares(gated, draw, dtype, device, asse
     assert_close(found, exact, dtype, factor=4)
 
 
+@pytest.mark.parametrize("num_tokens", [2, 17, 33])
+@pytest.mark.parametrize("width", [256, 1024, 3072, 4096, 8448, 14336, 18944, 28672])
+def test_pieces_are_whole_steps(width, num_tokens):
+    for num_rows in (64, 128, 1024, 4096, 8192):
+        config = skinny_config(num_tokens, num_rows, width, gated=False)
+        assert width % (config.split_k * config.block_k) == 0
+
+
+def test_gates_of_more_tiles_than_cores_leave_room_for_two_on_a_core():
+    many, few = (skinny_config(32, 64 * tiles, 4096, gated=True) for tiles in (224, 112))
+    tile_bytes = 2 * (2 * many.block_n + many.block_m) * many.block_k
+    assert 2 * many.num_stages * tile_bytes < 227 * 1024
+    assert few.num_stages > many.num_stages
+
+
 def test_pieces_of_long_rows_are_added_once_and_counters_reset(draw, dtype, device, assert_close):
     width = 1024
     assert skinny_config(3, 128, width, gated=False).split_k > 1
