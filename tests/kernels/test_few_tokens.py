@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from octavo_kernels.gpu.few_tokens import FewConfig, can_run, few_config, few_linear
+from octavo_kernels import few_ops
+from octavo_kernels.few_ops import FEW_TILE, MAX_FEW_TOKENS, MIN_FEW_WIDTH, takes_few
+from octavo_kernels.gpu.few_tokens import FewConfig, few_config, few_linear
 from octavo_kernels.gpu.skinny_linear import skinny_linear
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, MAX_TILES, NormInput, NormOutput
 from octavo_kernels.reference.skinny_linear import skinny_linear as reference
@@ -22,20 +24,33 @@ def dtype(dtype_of_16_bits: torch.dtype) -> torch.dtype:
     return dtype_of_16_bits
 
 
-def test_without_a_gpu_it_is_not_taken() -> None:
-    weight = torch.zeros(64, 2048, dtype=torch.float16)
-    assert not can_run(torch.zeros(2, 2048, dtype=torch.float16), weight)
-
-
-@pytest.mark.gpu
-@on_hopper
 @pytest.mark.parametrize(
-    ("num_tokens", "shape", "runs"),
-    [(2, (64, 2048), True), (16, (64, 2048), True), (17, (64, 2048), False),
-     (2, (48, 2048), False), (2, (64, 2304), False), (2, (64, 1024), False)],
+    ("num_tokens", "shape", "on_hopper", "taken"),
+    [(2, (6144, 4096), True, True), (16, (4096, 14336), True, True),
+     (2, (6144, 4096), False, False), (1, (6144, 4096), True, False),
+     (17, (6144, 4096), True, False), (2, (6160, 4096), True, False),
+     (2, (6144, 4352), True, False), (2, (6144, 1536), True, False)],
 )  # fmt: skip
-def test_it_takes_whole_tiles_and_steps(num_tokens, shape, runs, draw: Draw) -> None:
-    assert can_run(draw(num_tokens, shape[1]), draw(*shape)) == runs
+def test_it_takes_few_tokens_by_whole_tiles_and_steps(
+    num_tokens: int, shape: tuple[int, int], on_hopper: bool, taken: bool
+) -> None:
+    found = takes_few(num_tokens, *shape, is_hopper=on_hopper, taken=range(2, MAX_FEW_TOKENS + 1))
+    assert found == taken
+
+
+def test_what_it_takes_divides_into_the_kernels_tiles_and_steps() -> None:
+    for num_tokens in range(2, MAX_FEW_TOKENS + 1):
+        for num_weight_rows in (4096, 28672):
+            config = few_config(num_tokens, num_weight_rows)
+            assert config.rows == FEW_TILE
+            assert 512 % config.chunk == 0
+            assert config.chunk * config.depth <= MIN_FEW_WIDTH
+
+
+def test_more_tokens_are_refused() -> None:
+    x, weight = torch.zeros(17, 2048), torch.zeros(64, 2048)
+    with pytest.raises(ValueError, match="17, 2048"):
+        few_ops.few_linear(x, weight)
 
 
 @pytest.mark.gpu

@@ -16,19 +16,19 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo_kernels.gpu.launch import can_overlap, capability
+from octavo_kernels.few_ops import FEW_TILE
+from octavo_kernels.gpu.launch import can_overlap
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
 
-MAX_FEW_TOKENS = 16
-MAX_ROWS_OF_TWO_PROGRAMS = 2 * 132 * 16
-"""Of a weight so small that no core of an H200 has more than two programs of 16 rows, which may
+MAX_ROWS_OF_TWO_PROGRAMS = 2 * 132 * FEW_TILE
+"""Of a weight so small that no core of an H200 has more than two programs, which may
 then use all registers."""
 SQUARES_STRIDE = MAX_SKINNY_TOKENS
 
 
 @dataclass(frozen=True)
 class FewConfig:
-    rows: int = 16
+    rows: int = FEW_TILE
     """Of the weight in a program; with a gate half of them the gate's. Sums of squares are left for
     each such tile."""
     chunk: int = 512
@@ -247,24 +247,6 @@ def _few_kernel(
         gl.store(out + at, result.to(narrow), mask=inside)
 
 
-def can_run(x: torch.Tensor, weight: torch.Tensor, config: FewConfig | None = None) -> bool:
-    """Whether this kernel covers the case: Hopper, few tokens, 16 bits, whole tiles and steps."""
-    num_weight_rows, width = weight.shape
-    config = config or few_config(len(x), num_weight_rows)
-    return (
-        x.is_cuda
-        and capability(x.device)[0] == 9
-        and 1 <= len(x) <= MAX_FEW_TOKENS
-        and x.dtype == weight.dtype
-        and x.dtype in (torch.bfloat16, torch.float16)
-        and x.is_contiguous()
-        and weight.is_contiguous()
-        and num_weight_rows % (2 * config.rows) == 0
-        and width % config.chunk == 0
-        and width >= config.chunk * config.depth
-    )
-
-
 def few_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -276,8 +258,8 @@ def few_linear(
     overlaps: bool = False,
     config: FewConfig | None = None,
 ) -> torch.Tensor:
-    """As `linear_ops.skinny_linear`, for what `can_run` allows; squares of `add` are left for each
-    `config.rows` rows. overlaps: the weight is read while the kernel in front still runs."""
+    """As `few_ops.few_linear`. config: rows divide the weight's (both halves' with a gate), `chunk`
+    the width, of which there are at least `depth`; `rows` are those of a sum of squares."""
     num_tokens, width = x.shape
     num_weight_rows = len(weight)
     num_rows = num_weight_rows // 2 if gated else num_weight_rows
