@@ -147,6 +147,19 @@ def test_a_grammar_wins_over_limits_that_leave_it_nothing(runner):
     assert text_of(deltas[0, 0]) == "yes"
 
 
+@pytest.mark.parametrize("word", ["yes", "no"])
+@pytest.mark.parametrize("kind", ["bias", "forbidden"])
+def test_among_what_a_grammar_allows_a_rows_own_changes_count(runner, word, kind):
+    other = "no" if word == "yes" else "yes"
+    change = {
+        "bias": {"logit_bias": {ids_of(word)[0]: 100.0}},
+        "forbidden": {"bad_words_token_ids": [ids_of(other)[:1]]},
+    }[kind]
+    params = following(choice_grammar(["yes", "no"], "choice"), **change)
+    deltas, _ = run(runner, [params])
+    assert text_of(deltas[0, 0]) == word
+
+
 @pytest.mark.parametrize("change", [{"ignore_eos": True}, {"min_tokens": 3}])
 def test_limits_that_go_on_behind_the_end_are_refused(change):
     with pytest.raises(RequestError, match=next(iter(change))):
