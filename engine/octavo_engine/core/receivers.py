@@ -69,10 +69,6 @@ class Receivers:
         with self._lock:
             return list(self._claims)
 
-    @property
-    def num_waiting_tokens(self) -> int:
-        return self._num_waiting_tokens
-
     def open_stream(self, request: EngineRequest) -> DeltaStream:
         """Claims a request for the running event loop. Raises as `claim` does."""
         mailbox = self._mailbox_of(asyncio.get_running_loop())
