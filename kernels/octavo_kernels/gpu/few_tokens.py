@@ -21,8 +21,8 @@ from octavo_kernels.gpu.launch import can_overlap
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, NormInput, NormOutput
 
 MAX_ROWS_OF_TWO_PROGRAMS = 2 * 132 * FEW_TILE
-"""Of a weight so small that no core of an H200 has more than two programs, which may
-then use all registers."""
+"""Of a weight so small that no core of an H200 has more than two programs, which may then use all
+registers."""
 SQUARES_STRIDE = MAX_SKINNY_TOKENS
 
 
@@ -167,7 +167,41 @@ def _load_squares(squares, num_parts, TOKENS: gl.constexpr, PARTS: gl.constexpr,
     part = gl.arange(0, PARTS, gl.SliceLayout(1, layout))
     token = gl.arange(0, TOKENS, gl.SliceLayout(0, layout))
     at = squares + part[:, None] * STRIDE + token[None, :]
-    return gl.load(at, mask=(part < num_parts)[:, None] & (token >= 0)[None, :], other=0.0)
+    return gl.load(at, mask=(part < num_parts)[:, None], other=0.0)
+
+
+@gluon.constexpr_function
+def _result_layout(num_warps):
+    """Eight rows by four tokens a warp."""
+    return gl.BlockedLayout([1, 1], [8, 4], [1, num_warps], [0, 1])
+
+
+@gluon.jit
+def _result(acc, sums, bias, row, eps, narrow: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
+            GATED: gl.constexpr, HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr):  # fmt: skip
+    """What the tile's sums [ROWS, TOKENS] are once normed, biased and gated."""
+    layout: gl.constexpr = _result_layout(gl.num_warps())
+    if GATED:
+        gate, up = acc.reshape([2, acc.shape[0] // 2, acc.shape[1]]).permute(1, 2, 0).split()
+        result = gl.convert_layout(gate, layout)
+        up = gl.convert_layout(up, layout)
+    else:
+        result = gl.convert_layout(acc, layout)
+    if HAS_NORM:
+        total = gl.convert_layout(gl.sum(sums, 0), gl.SliceLayout(0, layout))
+        factor = gl.rsqrt(total / K + eps)
+        result *= factor[None, :]
+        if GATED:
+            up *= factor[None, :]
+    if HAS_BIAS:
+        result += gl.load(bias + row).to(gl.float32)[:, None]
+        if GATED:
+            up += gl.load(bias + N + row).to(gl.float32)[:, None]
+    if GATED:
+        # Rounded as the product alone would be, so that fused and unfused agree.
+        result = result.to(narrow).to(gl.float32)
+        result = result / (1.0 + gl.exp(-result)) * up.to(narrow).to(gl.float32)
+    return result.to(narrow)
 
 
 @gluon.jit(do_not_specialize=["num_tokens", "num_parts"])
@@ -194,12 +228,11 @@ def _few_kernel(
     for i in gl.static_range(1, DEPTH):
         later = gl.load(w_at + i * CHUNK // 2, eviction_policy=EVICTION)
         ring = ring + (later,)  # type: ignore[assignment]  # noqa: RUF005
-    # Of the tile's result: eight rows by four tokens a warp.
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [8, 4], [1, WARPS], [0, 1])
+    layout: gl.constexpr = _result_layout(WARPS)
     row = tile * OUT_ROWS + gl.arange(0, OUT_ROWS, gl.SliceLayout(1, layout))
     token = gl.arange(0, TOKENS, gl.SliceLayout(0, layout))
     at = token.to(gl.int64)[None, :] * N + row[:, None]
-    inside = (token < num_tokens)[None, :] & (row < N)[:, None]
+    inside = (token < num_tokens)[None, :]
     if ADDS:
         weight = gl.load(gamma + row).to(gl.float32) + gamma_offset
     # Where launches do not overlap it waits for nothing, but no load may be moved over it.
@@ -208,6 +241,7 @@ def _few_kernel(
         gdc_launch_dependents()
 
     # Asked for here, the product hides their way from memory.
+    sums = None
     if HAS_NORM:
         sums = _load_squares(squares_in, num_parts, TOKENS, PARTS, STRIDE)
     if ADDS:
@@ -216,35 +250,13 @@ def _few_kernel(
     acc = gl.zeros([WARPS, ROWS, TOKENS], gl.float32, unit)
     acc = gl.sum(_products(ring, w_at, x_at, acc, K, CHUNK, DEPTH, EVICTION), 0)
 
-    if HAS_NORM:
-        total = gl.convert_layout(gl.sum(sums, 0), gl.SliceLayout(0, layout))
-        factor = gl.rsqrt(total / K + eps)
-    if GATED:
-        gate, up = acc.reshape([2, OUT_ROWS, TOKENS]).permute(1, 2, 0).split()
-        result = gl.convert_layout(gate, layout)
-        up = gl.convert_layout(up, layout)
-    else:
-        result = gl.convert_layout(acc, layout)
-    if HAS_NORM:
-        result *= factor[None, :]
-        if GATED:
-            up *= factor[None, :]
-    if HAS_BIAS:
-        result += gl.load(bias + row).to(gl.float32)[:, None]
-        if GATED:
-            up += gl.load(bias + N + row).to(gl.float32)[:, None]
-    if GATED:
-        # Rounded as the product alone would be, so that fused and unfused agree.
-        result = result.to(narrow).to(gl.float32)
-        result = result / (1.0 + gl.exp(-result)) * up.to(narrow).to(gl.float32)
+    result = _result(acc, sums, bias, row, eps, narrow, N, K, GATED, HAS_NORM, HAS_BIAS)
     if ADDS:
-        total = (result.to(narrow).to(gl.float32) + added.to(gl.float32)).to(narrow)
-        gl.store(out + at, total, mask=inside)
-        wide = total.to(gl.float32)
+        result = (result.to(gl.float32) + added.to(gl.float32)).to(narrow)
+        wide = result.to(gl.float32)
         gl.store(scaled + at, (wide * weight[:, None]).to(narrow), mask=inside)
         gl.store(squares_out + tile * STRIDE + token, gl.sum(wide * wide, 0))
-    else:
-        gl.store(out + at, result.to(narrow), mask=inside)
+    gl.store(out + at, result, mask=inside)
 
 
 def few_linear(
