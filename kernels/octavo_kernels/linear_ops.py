@@ -31,8 +31,7 @@ class NormInput:
     """x holds residual * gamma: the product's result is divided by the residual's rms."""
 
     squares: torch.Tensor
-    """[>= num_parts, MAX_SKINNY_TOKENS], or >= T of a wide product, float32: partial sums of the
-    residual's squares."""
+    """[>= num_parts, MAX_SKINNY_TOKENS] float32: partial sums of the residual's squares."""
     num_parts: int
     eps: float
 
@@ -49,8 +48,7 @@ class NormOutput:
     scaled: torch.Tensor
     """[T, N], filled: new residual * (gamma + gamma_offset)."""
     squares: torch.Tensor
-    """[N / ROW_TILE, MAX_SKINNY_TOKENS], of a wide product [N / WIDE_TILE, >= T], float32, filled:
-    sums of the new residual's squares."""
+    """[N / ROW_TILE, MAX_SKINNY_TOKENS] float32, filled: sums of the new residual's squares."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from octavo_kernels.gpu.decode_attention import decode_attention, decode_config
 from octavo_kernels.gpu.gated_mul import silu_mul
 from octavo_kernels.gpu.gather import PIECE_LEN, ROWS_A_PIECE, all_gather, first_of_ranks, largest
 from octavo_kernels.gpu.hopper_gated import hopper_gated_linear
-from octavo_kernels.gpu.hopper_wide import hopper_wide_linear
 from octavo_kernels.gpu.logit_changes import changes_table
 from octavo_kernels.gpu.mailbox import Mailbox, make_mailboxes
 from octavo_kernels.gpu.prefill_attention import prefill_attention, prefill_config
@@ -36,7 +35,6 @@ from octavo_kernels.gpu.rope import rope_kv_write
 from octavo_kernels.gpu.sampling import sample
 from octavo_kernels.gpu.schedule import plan_decode
 from octavo_kernels.gpu.word_sum import word_all_reduce
-from octavo_kernels.linear_ops import NormInput, NormOutput
 from octavo_kernels.metadata import KVScales, SamplingTensors
 
 INSTRUCTIONS = ("HGMMA", "HMMA", "UTMALDG", "LDGSTS", "LDL", "STL")
@@ -161,11 +159,6 @@ def small_launches() -> None:
     silu_mul(torch.empty(4, 2 * 14336, dtype=dtype))
     many, weight = torch.empty(128, 4096, dtype=dtype), torch.empty(28672, 4096, dtype=dtype)
     hopper_gated_linear(many, weight, gelu=False)
-    squares = torch.empty(16, 128)
-    square = weight[:4096]
-    hopper_wide_linear(many, square, norm=NormInput(squares, 16, 1e-5), add=None)
-    add = NormOutput(many, many[0], 0.0, many, squares)
-    hopper_wide_linear(many, square, norm=None, add=add)
     q, k = torch.empty(4, 32, 128, dtype=dtype), torch.empty(4, 8, 128, dtype=dtype)
     tables, positions = torch.empty(100, 64), torch.zeros(4, dtype=torch.int64)
     cache = torch.empty(8, 8, 64, 128, dtype=dtype)

@@ -49,7 +49,6 @@ def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
         "_first_kernel",
         "_gated_mul_kernel",
         "_hopper_gated_kernel",
-        "_hopper_wide_kernel",
         "_rope_kernel",
         "_draw_kernel",
         "_profile_kernel",
@@ -96,15 +95,6 @@ def test_the_gluon_prefill_keeps_its_pipeline(reports: list[dict[str, Any]]) -> 
     assert (
         report["registers"] == 168
     )  # what 240 for the consumers and 24 for the producer add up to
-
-
-def test_products_of_many_tokens_keep_their_pipeline(reports: list[dict[str, Any]]) -> None:
-    names = ("_hopper_gated_kernel", "_hopper_wide_kernel")
-    products = [report for report in reports if report["kernel"] in names]
-    assert len(products) == 3
-    assert all(report["HGMMA"] > 0 and report["UTMALDG"] > 0 for report in products)
-    # 240 for the consumers and 24 for the producer.
-    assert all(report["registers"] == 168 for report in products)
 
 
 def test_decode_of_a_middle_batch_runs_keys_first(reports: list[dict[str, Any]]) -> None:

@@ -10,34 +10,71 @@ import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from octavo_kernels.gpu.hopper_tiles import (
-    BLOCK_K,
-    BLOCK_M,
-    CONSUMER_REGISTERS,
-    GROUP,
-    MEAN_REGISTERS,
-    NUM_WARPS,
-    PRODUCER_REGISTERS,
-    allocate,
-    load_squares,
-    multiply,
-    num_stages,
-    place,
-    produce,
-    scale_by_rms,
-    wait_for_previous,
-)
 from octavo_kernels.gpu.launch import capability, num_cores
-from octavo_kernels.linear_ops import NormInput
 
+# Names differ between Triton 3.6 and later.
+_block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+_copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+REINTERPRET_IS_PUBLIC = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+
+BLOCK_M = 128
+"""Tokens of a tile, half of them a consumer's."""
 ROWS = gl.constexpr(128)
 """Rows of either half of the weight in a tile."""
+BLOCK_K = gl.constexpr(64)
+"""Inputs of a stage: a 128-byte row of swizzled shared memory."""
+STAGES = 4
+GROUP = 8
+"""Tiles of tokens that go over the weight together: its rows then come from the second-level cache
+but once for all of them."""
 MIN_TOKENS = 65
 FEW_TOKENS = 256
 MIN_FILL_OF_FEW = 0.8
 MIN_ROUNDS = 6
+
+
+@gluon.jit
+def _place(item, num_m, num_n, GROUP: gl.constexpr):
+    """An item's tile of tokens and tile of rows: all rows for GROUP tiles of tokens, then on."""
+    first = item // (GROUP * num_n) * GROUP
+    size = gl.minimum(num_m - first, GROUP)
+    rest = item % (GROUP * num_n)
+    return first + rest % size, rest // size
+
+
+@gluon.jit
+def _producer(
+    x_desc, w_desc, x_s, w_s, full, free, num_m,
+    N: gl.constexpr, K: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    halves: gl.constexpr = [2, ROWS, BLOCK_K]
+    step = 0
+    for item in range(gl.program_id(0), num_m * (N // ROWS), gl.num_programs(0)):
+        m, n = _place(item, num_m, N // ROWS, GROUP)
+        for k in range(0, K, BLOCK_K):
+            stage = step % STAGES
+            mbarrier.wait(free.index(stage), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(stage), (2 * 64 + 2 * ROWS) * BLOCK_K * 2)
+            for consumer in gl.static_range(2):
+                _copy_in(x_desc, [m * 128 + consumer * 64, k], full.index(stage),
+                         x_s.index(stage * 2 + consumer))  # fmt: skip
+            if REINTERPRET_IS_PUBLIC:
+                rows = w_s.index(stage).reinterpret(w_desc.dtype, halves, layout)
+            else:
+                rows = w_s.index(stage)._reinterpret(w_desc.dtype, halves, layout)
+            _copy_in(w_desc, [n * ROWS, k], full.index(stage), rows.index(0))
+            _copy_in(w_desc, [N + n * ROWS, k], full.index(stage), rows.index(1))
+            step += 1
 
 
 @gluon.jit
@@ -52,56 +89,63 @@ def _activated(gate, GELU: gl.constexpr):
 
 @gluon.jit
 def _consumer(
-    CONSUMER: gl.constexpr, out, squares, x_s, w_s, full, free, num_tokens, num_m, num_parts,
-    squares_stride, eps,
-    N: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, GELU: gl.constexpr,
-    HAS_NORM: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
-    OVERLAP: gl.constexpr,
+    CONSUMER: gl.constexpr, out, x_s, w_s, full, free, num_tokens, num_m,
+    N: gl.constexpr, K: gl.constexpr, GELU: gl.constexpr, STAGES: gl.constexpr,
+    GROUP: gl.constexpr,
 ):  # fmt: skip
-    store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // ROWS, ROWS // 8], [4, 1], [1, 0])
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * ROWS, 16])
+    store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     narrow: gl.constexpr = out.dtype.element_ty
     step = 0
-    wait_for_previous(OVERLAP)
     for item in range(gl.program_id(0), num_m * (N // ROWS), gl.num_programs(0)):
-        m, n = place(item, num_m, N // ROWS, GROUP)
-        first_token = m * 128 + CONSUMER * 64
-        if HAS_NORM:
-            # Asked for here, the product hides their way from memory.
-            sums = load_squares(squares, squares_stride, num_parts, first_token, num_tokens, PARTS)
-        acc, step = multiply(CONSUMER, x_s, w_s, full, free, step, K, 2 * ROWS, STAGES)
-        if HAS_NORM:
-            acc = scale_by_rms(acc, sums, eps, K, 2 * ROWS)
+        m, n = _place(item, num_m, N // ROWS, GROUP)
+        acc = gl.zeros([64, 2 * ROWS], gl.float32, acc_layout)
+        for _ in range(0, K, BLOCK_K):
+            stage = step % STAGES
+            mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+            x = x_s.index(stage * 2 + CONSUMER)
+            acc = warpgroup_mma(x, w_s.index(stage).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=[acc])
+            # The stage before has been read; a tile's last one is told with the next tile's first.
+            mbarrier.arrive(free.index((step + STAGES - 1) % STAGES), count=1, pred=step > 0)
+            step += 1
+        acc = warpgroup_mma_wait(0, deps=[acc])
         gate, up = acc.reshape([64, 2, ROWS]).permute(0, 2, 1).split()
         gate = gate.to(narrow).to(gl.float32)
         result = _activated(gate, GELU) * up.to(narrow).to(gl.float32)
         tile = gl.convert_layout(result.to(narrow), store_layout)
-        token = first_token + gl.arange(0, 64, gl.SliceLayout(1, store_layout))
+        token = m * 128 + CONSUMER * 64 + gl.arange(0, 64, gl.SliceLayout(1, store_layout))
         column = n * ROWS + gl.arange(0, ROWS, gl.SliceLayout(0, store_layout))
         at = token.to(gl.int64)[:, None] * N + column[None, :]
         gl.store(out + at, tile, mask=(token < num_tokens)[:, None])
 
 
-@gluon.jit(do_not_specialize=["num_tokens", "num_m", "num_parts", "squares_stride"])
+@gluon.jit(do_not_specialize=["num_tokens", "num_m"])
 def _hopper_gated_kernel(
-    x_desc, w_desc, out, squares, num_tokens, num_m, num_parts, squares_stride, eps,
-    N: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, GELU: gl.constexpr,
-    HAS_NORM: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
-    OVERLAP: gl.constexpr,
+    x_desc, w_desc, out, num_tokens, num_m,
+    N: gl.constexpr, K: gl.constexpr, GELU: gl.constexpr, STAGES: gl.constexpr,
+    GROUP: gl.constexpr,
 ):  # fmt: skip
-    x_s, w_s, full, free = allocate(x_desc.dtype, 2 * ROWS, STAGES)
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    x_s = gl.allocate_shared_memory(x_desc.dtype, [STAGES * 2, 64, BLOCK_K], layout)
+    w_s = gl.allocate_shared_memory(w_desc.dtype, [STAGES, 2 * ROWS, BLOCK_K], layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(free.index(stage), count=2)
+    fence_async_shared()
+    _block_barrier()
     gl.warp_specialize(
         [
-            (_consumer, (0, out, squares, x_s, w_s, full, free, num_tokens, num_m, num_parts,
-                         squares_stride, eps, N, K, ROWS, GELU, HAS_NORM, PARTS, STAGES, GROUP,
-                         OVERLAP)),
-            (_consumer, (1, out, squares, x_s, w_s, full, free, num_tokens, num_m, num_parts,
-                         squares_stride, eps, N, K, ROWS, GELU, HAS_NORM, PARTS, STAGES, GROUP,
-                         OVERLAP)),
-            (produce, (x_desc, w_desc, x_desc, x_s, w_s, full, free, num_m, N // ROWS, K, ROWS,
-                       N, 2 * ROWS, False, STAGES, GROUP, OVERLAP)),
+            (_consumer, (0, out, x_s, w_s, full, free, num_tokens, num_m, N, K, GELU, STAGES,
+                         GROUP)),
+            (_consumer, (1, out, x_s, w_s, full, free, num_tokens, num_m, N, K, GELU, STAGES,
+                         GROUP)),
+            (_producer, (x_desc, w_desc, x_s, w_s, full, free, num_m, N, K, STAGES, GROUP)),
         ],
         [4, 1],
-        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        [240, 24],
     )  # fmt: skip
 
 
@@ -135,49 +179,26 @@ def pays(num_tokens: int, num_rows: int, cores: int) -> bool:
     return bool(tiles >= MIN_ROUNDS * cores)
 
 
-def hopper_gated_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    gelu: bool,
-    rows: int = ROWS.value,
-    norm: NormInput | None = None,
-    overlaps: bool = False,
-) -> torch.Tensor:
-    """As `linear_ops.gated_linear`, for what `can_run` allows and at least one token.
-
-    norm: both products are divided by the rms of what x was made from. overlaps: the launch before
-    lets this one start early, which fetches its first rows of the weight meanwhile.
-    """
+def hopper_gated_linear(x: torch.Tensor, weight: torch.Tensor, *, gelu: bool) -> torch.Tensor:
+    """As `linear_ops.gated_linear`, for what `can_run` allows and at least one token."""
     num_tokens, width = x.shape
     num_rows = weight.shape[0] // 2
     out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
     layout = gl.NVMMASharedLayout(128, 16, 2)
     num_m = triton.cdiv(num_tokens, BLOCK_M)
-    programs = min(num_cores(x.device), num_m * (num_rows // rows))
-    stages = num_stages(2 * rows)
-    assert not overlaps or width >= stages * BLOCK_K.value
+    programs = min(num_cores(x.device), num_m * (num_rows // ROWS.value))
     _hopper_gated_kernel[(programs,)](
         TensorDescriptor.from_tensor(x, [64, BLOCK_K.value], layout),
-        TensorDescriptor.from_tensor(weight, [rows, BLOCK_K.value], layout),
+        TensorDescriptor.from_tensor(weight, [ROWS.value, BLOCK_K.value], layout),
         out,
-        out if norm is None else norm.squares,
         num_tokens,
         num_m,
-        1 if norm is None else norm.num_parts,
-        0 if norm is None else norm.squares.stride(0),
-        0.0 if norm is None else norm.eps,
         N=num_rows,
         K=width,
-        ROWS=rows,
         GELU=gelu,
-        HAS_NORM=norm is not None,
-        PARTS=2 if norm is None else max(2, triton.next_power_of_2(norm.num_parts)),
-        STAGES=stages,
+        STAGES=STAGES,
         GROUP=GROUP,
-        OVERLAP=overlaps,
-        num_warps=NUM_WARPS,
-        maxnreg=MEAN_REGISTERS,
-        **({"launch_pdl": True} if overlaps else {}),
+        num_warps=4,
+        maxnreg=168,
     )
     return out

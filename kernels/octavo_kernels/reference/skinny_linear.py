@@ -17,9 +17,7 @@ def skinny_linear(
     gated: bool,
     norm: "NormInput | None",
     add: "NormOutput | None",
-    tile: int = 64,
 ) -> torch.Tensor:
-    """tile: rows of the weight for which sums of squares are left."""
     num_tokens, width = x.shape
     result = x.float() @ weight.float().T
     if norm is not None:
@@ -35,7 +33,7 @@ def skinny_linear(
         return result
     total = (result.float() + add.residual.float()).to(x.dtype)
     add.scaled.copy_(total.float() * (add.gamma.float() + add.gamma_offset))
-    tiles = total.float().square().view(num_tokens, -1, tile).sum(dim=-1)
+    tiles = total.float().square().view(num_tokens, -1, 64).sum(dim=-1)
     add.squares[: tiles.shape[1], :num_tokens] = tiles.T
     return total
 
