@@ -17,7 +17,6 @@ from octavo_engine.models.decoder import Decoder
 from octavo_engine.models.families import build_model_config
 from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata
-from octavo_kernels.few_ops import few_linear
 
 CPU = torch.device("cpu")
 CONFIG: dict[str, Any] = {
@@ -100,31 +99,6 @@ def test_fused_and_plain_agree(entries: dict[str, Any], num_rows: int) -> None:
     expected = _hidden(decoder, decoder, num_rows)
     error = (_hidden(fused, decoder, num_rows) - expected).norm() / expected.norm()
     assert error < 5e-3
-
-
-@pytest.mark.parametrize("weight_rows", [{256}, {512}, {256, 512}], ids=["sums", "others", "all"])
-def test_products_of_few_tokens_may_go_another_way(
-    weight_rows: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that leave sums of squares leave finer ones then, and the norms behind know."""
-    decoder = _decoder()
-    expected = _hidden(decoder, decoder, 7)
-    gone = []
-
-    def go(num_tokens: int, num_weight_rows: int, width: int, *, is_hopper: bool) -> bool:
-        return num_weight_rows in weight_rows
-
-    def noting(x: torch.Tensor, weight: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
-        gone.append(len(weight))
-        return few_linear(x, weight, *others, **named)
-
-    monkeypatch.setattr(fusable, "takes_few", go)
-    monkeypatch.setattr(fusable, "few_linear", noting)
-    fused = fuse(decoder)
-    assert fused is not None
-    error = (_hidden(fused, decoder, 7) - expected).norm() / expected.norm()
-    assert error < 5e-3
-    assert set(gone) == weight_rows
 
 
 @pytest.mark.parametrize("num_rows", [1, 7])

@@ -6,7 +6,6 @@ import torch
 
 from octavo_kernels.gpu import row_ops
 from octavo_kernels.gpu.embed import embed_rows
-from octavo_kernels.gpu.few_tokens import few_linear
 from octavo_kernels.gpu.kv_write import kv_write
 from octavo_kernels.gpu.sampling import commit_largest
 from octavo_kernels.gpu.single_row import single_row_linear
@@ -64,22 +63,8 @@ def product_launches() -> None:
     single_row_linear(x, gate, None, gated=True, norm=RowNorm(x[0], 0.0, 1e-5), residual=None)
 
 
-def few_launches() -> None:
-    """The layer's products at Llama-3.1-8B's shapes, where registers are nearly used up."""
-    gate, down = torch.empty(28672, 4096, dtype=DTYPE), torch.empty(4096, 14336, dtype=DTYPE)
-    norm = NormInput(torch.empty(MAX_TILES, MAX_SKINNY_TOKENS), 256, 1e-5)
-    for num_tokens in (8, 16):
-        x, inner = (
-            torch.empty(num_tokens, weight.shape[1], dtype=DTYPE) for weight in (gate, down)
-        )
-        add = NormOutput(x, x[0], 0.0, x, norm.squares)
-        few_linear(x, gate, None, gated=True, norm=norm, add=None)
-        few_linear(inner, down, None, gated=False, norm=None, add=add, overlaps=True)
-
-
 def step_launches() -> None:
     row_launches()
-    few_launches()
     k, slots = torch.empty(NUM_ROWS, 8, 128, dtype=DTYPE), torch.zeros(NUM_ROWS, dtype=torch.int64)
     cache = torch.empty(8, 8, 64, 128, dtype=DTYPE)
     kv_write(k, k, cache, cache, slots)

@@ -13,7 +13,6 @@ from octavo_engine.layers.mlp import GatedMLP
 from octavo_engine.layers.norm import RMSNorm
 from octavo_engine.models.decoder import Block, Decoder
 from octavo_engine.quantization.products import PackedLinear
-from octavo_kernels.few_ops import FEW_TILE, few_linear, is_hopper, takes_few
 from octavo_kernels.linear_ops import (
     MAX_SINGLE_ROW_WIDTH,
     MAX_SKINNY_TOKENS,
@@ -88,11 +87,6 @@ def gates_by_rows(gate_up: Fusable) -> bool:
     return weight is None or weight.kind != "int4"
 
 
-def rows_of_squares(layer: Fusable, num_tokens: int) -> int:
-    """For how many rows `multiply` leaves a sum of squares."""
-    return FEW_TILE if _takes_few(layer, num_tokens) else ROW_TILE
-
-
 def multiply(
     layer: Fusable,
     x: torch.Tensor,
@@ -107,8 +101,6 @@ def multiply(
         weight = layer.fusable_weight(gated=gated)
         assert weight is not None
         return fused_packed_linear(x, weight, layer.bias, gated=gated, norm=norm, add=add)
-    if _takes_few(layer, len(x)):
-        return few_linear(x, layer.weight, layer.bias, gated=gated, norm=norm, add=add)
     return skinny_linear(
         x, layer.weight, layer.bias, gated=gated, norm=norm, add=add, arrivals=arrivals
     )
@@ -135,13 +127,6 @@ def multiply_one(
     return single_row_linear(
         x, layer.weight, layer.bias, gated=gated, norm=norm, residual=residual, overlaps=overlaps
     )
-
-
-def _takes_few(layer: Fusable, num_tokens: int) -> bool:
-    if isinstance(layer, PackedLinear):
-        return False
-    num_rows, width = layer.weight.shape
-    return takes_few(num_tokens, num_rows, width, is_hopper=is_hopper(layer.weight.device))
 
 
 def _fusable(block: Block) -> FusedBlock | None:

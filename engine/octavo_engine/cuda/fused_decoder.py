@@ -7,7 +7,6 @@ The weights are the decoder's own; what the layers compute is the same up to rou
 import torch
 
 from octavo_engine.cuda.fusable import (
-    Fusable,
     FusedBlock,
     fusable_blocks,
     gates_by_rows,
@@ -15,18 +14,17 @@ from octavo_engine.cuda.fusable import (
     multiply,
     multiply_one,
     row_norm,
-    rows_of_squares,
     take_single_rows,
 )
 from octavo_engine.cuda.fused_shares import SharedFusedDecoder
 from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.layers.norm import RMSNorm
 from octavo_engine.models.decoder import Decoder
-from octavo_kernels.few_ops import FEW_TILE
 from octavo_kernels.linear_ops import (
     MAX_SKINNY_TOKENS,
     MAX_TILES,
     ONE_TOKEN_PART,
+    ROW_TILE,
     NormInput,
     NormOutput,
 )
@@ -40,11 +38,11 @@ class FusedDecoder:
         self._blocks = blocks
         device = decoder.vocabulary.embedding.device
         self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
+        self._num_parts = decoder.config.hidden_size // ROW_TILE
         self._takes_single_rows = take_single_rows(blocks)
         self.max_tokens = max_fused_tokens(blocks)
         # One for the norm before the attention, one for that before the feed-forward network.
-        num_parts = decoder.config.hidden_size // FEW_TILE
-        self._squares = torch.zeros(2, num_parts, MAX_SKINNY_TOKENS, device=device)
+        self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=device)
         parts_of_one = decoder.config.hidden_size // ONE_TOKEN_PART
         self._squares_of_one = torch.zeros(parts_of_one, MAX_SKINNY_TOKENS, device=device)
 
@@ -81,12 +79,12 @@ class FusedDecoder:
             attended = parts.block.attention.attend(qkv, context, cache)
             add = self._prepare(residual, parts.before_mlp, 0)
             residual = multiply(parts.output, attended, self._arrivals, add=add)
-            norm = self._norm_behind(parts.output, residual, parts.before_mlp, 0)
+            norm = NormInput(self._squares[0], self._num_parts, parts.before_mlp.eps)
             inner = multiply(parts.gate_up, add.scaled, self._arrivals, gated=True, norm=norm)
             add = self._prepare(residual, next_norm, 1)
             residual = multiply(parts.down, inner, self._arrivals, add=add)
             x = add.scaled
-            norm = self._norm_behind(parts.down, residual, next_norm, 1)
+            norm = NormInput(self._squares[1], self._num_parts, next_norm.eps)
         return residual
 
     def _residual_of_one(
@@ -119,14 +117,6 @@ class FusedDecoder:
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
         scaled = torch.empty_like(residual)
         return NormOutput(residual, norm.weight, norm.weight_offset, scaled, self._squares[which])
-
-    def _norm_behind(
-        self, layer: Fusable, residual: torch.Tensor, norm: RMSNorm, which: int
-    ) -> NormInput:
-        """Of the sums that the layer's product has left."""
-        num_tokens, width = residual.shape
-        num_parts = width // rows_of_squares(layer, num_tokens)
-        return NormInput(self._squares[which], num_parts, norm.eps)
 
 
 FusedPass = FusedDecoder | SharedFusedDecoder

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import torch
 from tests.bench.kernels.harness import Case, sets_beyond_cache
 
-from octavo_kernels.few_ops import FEW_TILE, MAX_FEW_TOKENS, few_linear
 from octavo_kernels.linear_ops import (
     MAX_SKINNY_TOKENS,
     MAX_TILES,
@@ -57,24 +56,19 @@ def skinny_cases(name: str, weights: torch.Tensor, num_tokens: int) -> Iterator[
     x = draw(num_tokens, width)
     arrivals = torch.zeros(MAX_TILES, device="cuda", dtype=torch.int32)
     squares = torch.ones(MAX_TILES, MAX_SKINNY_TOKENS, device="cuda")
-    norm = finer = add = None
+    norm = add = None
     if adds:
         residual = draw(num_tokens, num_rows)
         scaled = torch.empty_like(residual)
         add = NormOutput(residual, draw(num_rows), 0.0, scaled, squares)
     else:
         norm = NormInput(squares, width // ROW_TILE, 1e-5)
-        finer = NormInput(squares, width // FEW_TILE, 1e-5)
     kinds: dict[str, Callable[[int], object]] = {
         "": lambda i: skinny_linear(x, weights[i], arrivals=arrivals),
         " fused": lambda i: skinny_linear(
             x, weights[i], gated=gated, norm=norm, add=add, arrivals=arrivals
         ),
     }
-    if num_tokens <= MAX_FEW_TOKENS:
-        kinds[" through registers"] = lambda i: few_linear(
-            x, weights[i], gated=gated, norm=finer, add=add
-        )
     num_bytes = product_bytes(num_rows, width, num_tokens)
     num_flops = 2.0 * num_rows * width * num_tokens
     for kind, launch in kinds.items():
