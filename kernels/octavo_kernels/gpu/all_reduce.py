@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.launch import wait_for_previous
-from octavo_kernels.gpu.mailbox import Mailbox, exchange_arguments, exchange_options, receive, send
+from octavo_kernels.gpu.mailbox import Mailbox, begin, exchange_arguments, exchange_options, receive
 
 
 @triton.jit
@@ -70,12 +70,10 @@ def _all_reduce_kernel(
         scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) + weight_offset
     wait_for_previous(OVERLAP)
     own = own_row(x, token_ids, row, first_id, num_own, x_stride, WIDTH, BLOCK, LOOKS_UP)
-    number = tl.load(counters + row) + 1
-    if SENDS:
-        send(
-            own, inbox_addresses, flag_addresses, rank, row, number, max_pieces,
-            RANKS, WIDTH, BLOCK,
-        )  # fmt: skip
+    number = begin(
+        own, counters, inbox_addresses, flag_addresses, rank, row, max_pieces,
+        RANKS, WIDTH, BLOCK, SENDS,
+    )  # fmt: skip
     if RECEIVES:
         total = tl.zeros((BLOCK,), tl.float32)
         for sender in tl.static_range(RANKS):

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
-from octavo_kernels.gpu.mailbox import Mailbox, exchange_arguments, exchange_options, receive, send
+from octavo_kernels.gpu.mailbox import Mailbox, begin, exchange_arguments, exchange_options, receive
 from octavo_kernels.gpu.sampling_passes import NO_TOKEN, draw, ordered_bits
 
 PIECE_LEN = 4096
@@ -37,12 +37,10 @@ def _all_gather_kernel(
     column = piece % pieces_a_row * BLOCK + tl.arange(0, BLOCK)
     wait_for_previous(OVERLAP)
     own = tl.load(x + row * x_stride + column, mask=column < LEN, other=0.0)
-    number = tl.load(counters + piece) + 1
-    if SENDS:
-        send(
-            own, inbox_addresses, flag_addresses, rank, piece, number, max_pieces,
-            RANKS, BLOCK, BLOCK,
-        )  # fmt: skip
+    number = begin(
+        own, counters, inbox_addresses, flag_addresses, rank, piece, max_pieces,
+        RANKS, BLOCK, BLOCK, SENDS,
+    )  # fmt: skip
     if RECEIVES:
         for sender in tl.static_range(RANKS):
             part = own
@@ -98,12 +96,10 @@ def _largest_kernel(
     high = ordered_bits(tl.where(best == 0.0, 0.0, best)).to(tl.int64)
     low = tl.where(part_id == NO_TOKEN, 0, NO_TOKEN - (part_id + rank * LEN)).to(tl.int64)
     word = tl.max((high << 32) | low, 1)
-    number = tl.load(counters + piece) + 1
-    if SENDS:
-        send(
-            word, inbox_addresses, flag_addresses, rank, piece, number, max_pieces,
-            RANKS, ROWS, ROWS,
-        )  # fmt: skip
+    number = begin(
+        word, counters, inbox_addresses, flag_addresses, rank, piece, max_pieces,
+        RANKS, ROWS, ROWS, SENDS,
+    )  # fmt: skip
     if RECEIVES:
         for sender in tl.static_range(RANKS):
             if rank != sender:
@@ -128,12 +124,10 @@ def _first_kernel(
     row = piece * ROWS + tl.arange(0, ROWS)
     wait_for_previous(OVERLAP)
     own = tl.load(x + row, mask=row < num_rows, other=0)
-    number = tl.load(counters + piece) + 1
-    if SENDS:
-        send(
-            own, inbox_addresses, flag_addresses, rank, piece, number, max_pieces,
-            RANKS, ROWS, ROWS,
-        )  # fmt: skip
+    number = begin(
+        own, counters, inbox_addresses, flag_addresses, rank, piece, max_pieces,
+        RANKS, ROWS, ROWS, SENDS,
+    )  # fmt: skip
     if RECEIVES:
         for sender in tl.static_range(RANKS):
             if rank != sender:

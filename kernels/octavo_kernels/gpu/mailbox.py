@@ -57,6 +57,21 @@ class Mailbox:
 
 
 @triton.jit
+def begin(
+    own, counters, inbox_addresses, flag_addresses, rank, piece, max_pieces,
+    RANKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SENDS: tl.constexpr,
+):  # fmt: skip
+    """The number of the piece's next exchange, for which own is sent."""
+    number = tl.load(counters + piece) + 1
+    if SENDS:
+        send(
+            own, inbox_addresses, flag_addresses, rank, piece, number, max_pieces,
+            RANKS, WIDTH, BLOCK,
+        )  # fmt: skip
+    return number
+
+
+@triton.jit
 def send(
     own,
     inbox_addresses,
