@@ -112,11 +112,6 @@ class BlockPool:
         found_by[digest] = block
         self._digest_of[block] = (group_idx, digest)
 
-    def forget_all(self) -> None:
-        """Drops every cached prefix; pages in use stay with their owners."""
-        for block in list(self._digest_of):
-            self._forget(block)
-
     def _forget(self, block: int) -> None:
         key = self._digest_of.pop(block, None)
         if key is None:
