@@ -35,6 +35,39 @@ class Shapes:
     block_size: int
     max_model_len: int
 
+    def plan_decodes(
+        self,
+        group_idx: int,
+        *,
+        query_start: torch.Tensor,
+        seq_lens: torch.Tensor,
+        block_table: torch.Tensor,
+        positions: torch.Tensor,
+    ) -> AttentionMetadata:
+        """Rows of one query each as the layers of a KV group see them; launches their plan. Nothing
+        depends on what the tensors hold: it can be captured."""
+        num_rows = len(seq_lens)
+        metadata = AttentionMetadata(
+            query_start=query_start,
+            seq_lens=seq_lens,
+            block_table=block_table,
+            positions=positions,
+            num_rows=num_rows,
+            num_decode_rows=num_rows,
+            max_query_len=1,
+            max_seq_len=self.max_model_len,
+            block_size=self.block_size,
+            # A captured step cannot read lengths back; the CPU reference reads nothing but these.
+            seq_lens_host=seq_lens.tolist() if seq_lens.is_cpu else [],
+            query_lens_host=[1] * num_rows if seq_lens.is_cpu else [],
+        )
+        return prepare_attention(
+            metadata,
+            num_q_heads=self.num_q_heads,
+            num_kv_heads=self.num_kv_heads,
+            window=self.groups[group_idx].window,
+        )
+
 
 class DecodeForward:
     def __init__(
@@ -79,25 +112,12 @@ class DecodeForward:
             inputs,
             block_size=shapes.block_size,
         )
-        metadata = AttentionMetadata(
+        attention = shapes.plan_decodes(
+            group_idx,
             query_start=buffers.query_start[: num_rows + 1],
             seq_lens=inputs.seq_lens,
             block_table=inputs.block_table,
             positions=inputs.positions,
-            num_rows=num_rows,
-            num_decode_rows=num_rows,
-            max_query_len=1,
-            max_seq_len=shapes.max_model_len,
-            block_size=shapes.block_size,
-            # A captured step cannot read lengths back; the CPU reference reads nothing but these.
-            seq_lens_host=inputs.seq_lens.tolist() if inputs.seq_lens.is_cpu else [],
-            query_lens_host=[1] * num_rows if inputs.seq_lens.is_cpu else [],
-        )
-        attention = prepare_attention(
-            metadata,
-            num_q_heads=shapes.num_q_heads,
-            num_kv_heads=shapes.num_kv_heads,
-            window=shapes.groups[group_idx].window,
         )
         return GroupStep(attention=attention, slots=inputs.slots)
 

@@ -24,7 +24,6 @@ from octavo_engine.memory_facts import LARGEST_GRAPH_TOKENS
 from octavo_engine.models.protocol import Model
 from octavo_engine.runner.inputs import StepInputs
 from octavo_engine.runner.rope_tables import RopeTables
-from octavo_kernels import AttentionMetadata, prepare_attention
 
 SIZES = [64, *range(128, 513, 64), *range(640, 1025, 128), 1280, 1536, 1792, LARGEST_GRAPH_TOKENS]
 TILE_QUERIES = 128
@@ -188,24 +187,12 @@ class MixedForward:
         group, shapes = self._groups[group_idx], self._shapes
         # Every token may be a decode row's.
         num_decodes = min(size, self._max_num_rows)
-        metadata = AttentionMetadata(
+        prepared = shapes.plan_decodes(
+            group_idx,
             query_start=self._query_start[: num_decodes + 1],
             seq_lens=self._seq_lens[:num_decodes],
             block_table=group.block_table,
             positions=self._positions[:size],
-            num_rows=num_decodes,
-            num_decode_rows=num_decodes,
-            max_query_len=1,
-            max_seq_len=shapes.max_model_len,
-            block_size=shapes.block_size,
-            seq_lens_host=[],
-            query_lens_host=[],
-        )
-        prepared = prepare_attention(
-            metadata,
-            num_q_heads=shapes.num_q_heads,
-            num_kv_heads=shapes.num_kv_heads,
-            window=shapes.groups[group_idx].window,
         )
         assert prepared.schedule is not None
         tiles = self._tiles[: num_tiles(size)]

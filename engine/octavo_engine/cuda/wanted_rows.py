@@ -9,7 +9,6 @@ import torch
 from octavo_engine.cuda.decode import Shapes
 from octavo_engine.layers.context import WantedTokens
 from octavo_engine.model_config import last_group_idx
-from octavo_kernels import AttentionMetadata, prepare_attention
 
 
 class WantedRows:
@@ -17,7 +16,7 @@ class WantedRows:
         self, shapes: Shapes, *, max_num_rows: int, num_columns: int, device: torch.device
     ) -> None:
         self._shapes = shapes
-        self._window = shapes.groups[last_group_idx(shapes.groups)].window
+        self._group_idx = last_group_idx(shapes.groups)
         self._tokens = torch.zeros(max_num_rows, dtype=torch.int64, device=device)
         self._seq_lens = torch.zeros(max_num_rows, dtype=torch.int32, device=device)
         self._block_table = torch.zeros(max_num_rows, num_columns, dtype=torch.int32, device=device)
@@ -42,25 +41,13 @@ class WantedRows:
 
     def planned(self, num_rows: int) -> WantedTokens:
         """What is staged, as a graph with room for num_rows reads it; launches their plan."""
-        shapes = self._shapes
-        metadata = AttentionMetadata(
+        tokens = self._tokens[:num_rows]
+        attention = self._shapes.plan_decodes(
+            self._group_idx,
             query_start=self._query_start[: num_rows + 1],
             seq_lens=self._seq_lens[:num_rows],
             block_table=self._block_table[:num_rows],
             # Of a row with one query nobody asks where it stands: at the end.
-            positions=self._tokens[:num_rows],
-            num_rows=num_rows,
-            num_decode_rows=num_rows,
-            max_query_len=1,
-            max_seq_len=shapes.max_model_len,
-            block_size=shapes.block_size,
-            seq_lens_host=[],
-            query_lens_host=[],
+            positions=tokens,
         )
-        attention = prepare_attention(
-            metadata,
-            num_q_heads=shapes.num_q_heads,
-            num_kv_heads=shapes.num_kv_heads,
-            window=self._window,
-        )
-        return WantedTokens(self._tokens[:num_rows], attention)
+        return WantedTokens(tokens, attention)
