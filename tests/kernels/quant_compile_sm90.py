@@ -82,8 +82,10 @@ def cases() -> dict[str, Callable[[], object]]:
     return {
         "int4 1": lambda: fused(1, int4, adds=True),
         "int4 zeros 16": lambda: fused(16, asymmetric),
+        "int4 40": lambda: fused(40, int4, adds=True),
         "int4 gate 64": lambda: fused(64, int4_gate, gated=True),
         "fp8 1": lambda: fused(1, fp8, adds=True),
+        "fp8 short 1": lambda: fused(1, weight_of("fp8", square, has_groups=False)),
         "fp8 blocks 32": lambda: fused(32, blocks),
         "single int4": lambda: single(int4),
         "single int4 zeros": lambda: single(asymmetric),

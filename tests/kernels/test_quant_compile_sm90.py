@@ -50,7 +50,7 @@ def test_words_go_by_the_copy_engine_to_the_warpgroup_matrix_unit(
     assert reports[case]["UTMALDG"] > 0
 
 
-@pytest.mark.parametrize("case", ["int4 1", "int4 zeros 16", "fp8 1"])
+@pytest.mark.parametrize("case", ["int4 1", "int4 zeros 16", "fp8 short 1"])
 def test_two_programs_of_few_tokens_fit_on_a_core(
     reports: dict[str, dict[str, Any]], case: str
 ) -> None:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 Product = Literal["packed", "eight_bit"]
 MAX_UNROUNDED_TOKENS = 32
-"""Beyond, rounding inputs to 8 bits pays; below, memory is what a product waits for."""
+"""Beyond, rounding inputs to 8 bits pays where the product is not fused with what stands around it;
+below, memory is what a product waits for."""
 
 
 def choose_product(linears: Sequence[LinearScheme | None], device: torch.device) -> Product | None:
@@ -174,10 +175,6 @@ class EightBitLinear(PackedLinear):
         # A rank scales its inputs by themselves, which is finer than by all ranks' together.
         self._round = build.input_rounding([part.name for part in parts], in_features)
         self._dtype = torch.float8_e4m3fn if rounding.kind == "fp8" else torch.int8
-
-    @property
-    def max_fused_tokens(self) -> int:
-        return MAX_UNROUNDED_TOKENS
 
     def slots(self) -> Iterator[Slot]:
         if self._round is not None:

@@ -1,9 +1,19 @@
-"""The end of a tile of `hopper_packed`: pieces added up, then norm, bias, gate or residual."""
+"""The end of a tile of `hopper_packed`: pieces added up, then norm, bias, gate or residual.
+
+Sums leave the matrix unit's layout first: `rows_together` has eight rows of a token in a thread, so
+that what is read and written of tokens goes by 16 bytes.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 _block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+
+
+@gluon.constexpr_function
+def rows_together():
+    """Of [64 rows, 16 tokens or a multiple]."""
+    return gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
 
 
 @gluon.jit
@@ -32,85 +42,86 @@ def add_pieces(acc0, acc1, partial, arrivals, unit, piece, BLOCK_M: gl.constexpr
 
 
 @gluon.jit
-def _token_factors(squares, num_tokens, num_parts, eps, K: gl.constexpr, BLOCK_M: gl.constexpr,
-                   PARTS: gl.constexpr, STRIDE: gl.constexpr, layout: gl.constexpr):  # fmt: skip
-    """1 / root mean square of each token; squares[parts, STRIDE] are partial sums."""
-    loaded: gl.constexpr = gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0])
-    part = gl.arange(0, PARTS, gl.SliceLayout(1, loaded))
-    token = gl.arange(0, BLOCK_M, gl.SliceLayout(0, loaded))
-    inside = (part < num_parts)[:, None] & (token < num_tokens)[None, :]
-    sums = gl.load(squares + part[:, None] * STRIDE + token[None, :], mask=inside, other=0.0)
-    total = gl.convert_layout(gl.sum(sums, 0), gl.SliceLayout(0, layout))
-    return gl.rsqrt(total / K + eps)
+def token_factors(squares, num_tokens, num_parts, eps, K: gl.constexpr, BLOCK_M: gl.constexpr,
+                  PARTS: gl.constexpr, STRIDE: gl.constexpr, ONE_TOKEN: gl.constexpr,
+                  layout: gl.constexpr):  # fmt: skip
+    """1 / root mean square of each token [BLOCK_M]; squares[parts, STRIDE] are partial sums.
+
+    ONE_TOKEN: there is one, whose sums come in many small parts.
+    """
+    if ONE_TOKEN:
+        part = gl.arange(0, PARTS, gl.BlockedLayout([1], [32], [4], [0]))
+        sums = gl.load(squares + part * STRIDE, mask=part < num_parts, other=0.0)
+        one = gl.rsqrt(gl.sum(sums, 0) / K + eps)
+        return gl.full([BLOCK_M], 1.0, gl.float32, gl.SliceLayout(0, layout)) * one
+    else:
+        loaded: gl.constexpr = gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0])
+        part = gl.arange(0, PARTS, gl.SliceLayout(1, loaded))
+        token = gl.arange(0, BLOCK_M, gl.SliceLayout(0, loaded))
+        inside = (part < num_parts)[:, None] & (token < num_tokens)[None, :]
+        at = part[:, None] * STRIDE + token[None, :]
+        sums = gl.load(squares + at, mask=inside, other=0.0)
+        total = gl.convert_layout(gl.sum(sums, 0), gl.SliceLayout(0, layout))
+        return gl.rsqrt(total / K + eps)
 
 
 @gluon.jit
-def _one_factor(squares, num_parts, eps, K: gl.constexpr, PARTS: gl.constexpr,
-                STRIDE: gl.constexpr):  # fmt: skip
-    """As `_token_factors` of one token alone, whose sums come in many small parts."""
-    part = gl.arange(0, PARTS, gl.BlockedLayout([1], [32], [4], [0]))
-    sums = gl.load(squares + part * STRIDE, mask=part < num_parts, other=0.0)
-    return gl.rsqrt(gl.sum(sums, 0) / K + eps)
-
-
-@gluon.jit
-def _add_half(acc, out, residual, scaled, gamma, squares, row, token, part, num_tokens,
+def _add_half(half, out, residual, scaled, gamma, squares, row, token, part, num_tokens,
               gamma_offset, N: gl.constexpr, STRIDE: gl.constexpr):  # fmt: skip
     """Rows [64] of the new residual, what the next norm needs of them, and their squares."""
     narrow: gl.constexpr = out.dtype.element_ty
-    at = token[None, :] * N + row[:, None]
     is_token = token < num_tokens
+    at = (token * N)[None, :] + row[:, None]
     inside = is_token[None, :] & (row >= 0)[:, None]
     added = gl.load(residual + at, mask=inside, other=0.0).to(gl.float32)
-    total = (acc.to(narrow).to(gl.float32) + added).to(narrow)
+    weight = gl.load(gamma + row).to(gl.float32) + gamma_offset
+    total = (half.to(gl.float32) + added).to(narrow)
     gl.store(out + at, total, mask=inside)
     wide = total.to(gl.float32)
-    weight = gl.load(gamma + row).to(gl.float32) + gamma_offset
     gl.store(scaled + at, (wide * weight[:, None]).to(narrow), mask=inside)
     gl.store(squares + part * STRIDE + token, gl.sum(wide * wide, 0), mask=is_token)
 
 
 @gluon.jit
 def finish(
-    acc0, acc1, scales, bias, out, residual, scaled, gamma, squares_in, squares_out, tile, row0,
-    row1, token_tile, num_tokens, num_parts, eps, gamma_offset, N: gl.constexpr, K: gl.constexpr,
-    SCALE_ROWS: gl.constexpr, HAS_ROW_SCALES: gl.constexpr, BLOCK_M: gl.constexpr,
-    PARTS: gl.constexpr, STRIDE: gl.constexpr, GATED: gl.constexpr, HAS_NORM: gl.constexpr,
-    HAS_BIAS: gl.constexpr, ADDS: gl.constexpr, ONE_TOKEN: gl.constexpr,
+    acc0, acc1, factor, scales, bias, out, residual, scaled, gamma, squares_out, tile, row0, row1,
+    token_tile, num_tokens, gamma_offset, N: gl.constexpr, SCALE_ROWS: gl.constexpr,
+    HAS_ROW_SCALES: gl.constexpr, BLOCK_M: gl.constexpr, STRIDE: gl.constexpr,
+    GATED: gl.constexpr, HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr, ADDS: gl.constexpr,
 ):  # fmt: skip
+    """factor: of each token, see `token_factors`."""
     layout: gl.constexpr = acc0.type.layout
     narrow: gl.constexpr = out.dtype.element_ty
     rows = gl.arange(0, 64, gl.SliceLayout(1, layout))
-    token = token_tile * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, layout))
     if HAS_ROW_SCALES:
         acc0 *= gl.load(scales + (row0 + rows) // SCALE_ROWS).to(gl.float32)[:, None]
         acc1 *= gl.load(scales + (row1 + rows) // SCALE_ROWS).to(gl.float32)[:, None]
-    if HAS_NORM and ONE_TOKEN:
-        one = _one_factor(squares_in, num_parts, eps, K, PARTS, STRIDE)
-        acc0 *= one
-        acc1 *= one
-    elif HAS_NORM:
-        factor = _token_factors(squares_in, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
-                                layout)  # fmt: skip
+    if HAS_NORM:
         acc0 *= factor[None, :]
         acc1 *= factor[None, :]
     if HAS_BIAS:
         acc0 += gl.load(bias + row0 + rows).to(gl.float32)[:, None]
         acc1 += gl.load(bias + row1 + rows).to(gl.float32)[:, None]
-    if ADDS:
-        _add_half(acc0, out, residual, scaled, gamma, squares_out, row0 + rows, token, 2 * tile,
-                  num_tokens, gamma_offset, N, STRIDE)  # fmt: skip
-        _add_half(acc1, out, residual, scaled, gamma, squares_out, row1 + rows, token, 2 * tile + 1,
-                  num_tokens, gamma_offset, N, STRIDE)  # fmt: skip
+    together: gl.constexpr = rows_together()
+    row = gl.arange(0, 64, gl.SliceLayout(1, together))
+    token = token_tile * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, together))
+    inside = (token < num_tokens)[None, :] & (row >= 0)[:, None]
+    if GATED:
+        # Rounded as the product alone would be, so that fused and unfused agree.
+        gate = acc0.to(narrow).to(gl.float32)
+        result = gate / (1.0 + gl.exp(-gate)) * acc1.to(narrow).to(gl.float32)
+        half = gl.convert_layout(result.to(narrow), together)
+        at = (token.to(gl.int64) * (N // 2))[None, :] + (row0 + row)[:, None]
+        gl.store(out + at, half, mask=inside)
     else:
-        inside = (token < num_tokens)[None, :] & (rows >= 0)[:, None]
-        if GATED:
-            # Rounded as the product alone would be, so that fused and unfused agree.
-            gate = acc0.to(narrow).to(gl.float32)
-            result = gate / (1.0 + gl.exp(-gate)) * acc1.to(narrow).to(gl.float32)
-            at = token.to(gl.int64)[None, :] * (N // 2) + (row0 + rows)[:, None]
-            gl.store(out + at, result.to(narrow), mask=inside)
+        half0 = gl.convert_layout(acc0.to(narrow), together)
+        half1 = gl.convert_layout(acc1.to(narrow), together)
+        if ADDS:
+            _add_half(half0, out, residual, scaled, gamma, squares_out, row0 + row, token,
+                      2 * tile, num_tokens, gamma_offset, N, STRIDE)  # fmt: skip
+            _add_half(half1, out, residual, scaled, gamma, squares_out, row1 + row, token,
+                      2 * tile + 1, num_tokens, gamma_offset, N, STRIDE)  # fmt: skip
         else:
-            at = token.to(gl.int64)[None, :] * N
-            gl.store(out + at + (row0 + rows)[:, None], acc0.to(narrow), mask=inside)
-            gl.store(out + at + (row1 + rows)[:, None], acc1.to(narrow), mask=inside)
+            at = (token.to(gl.int64) * N)[None, :] + row[:, None]
+            gl.store(out + at + row0, half0, mask=inside)
+            gl.store(out + at + row1, half1, mask=inside)

@@ -84,14 +84,16 @@ def _consumer(
     tile = first_tile + CONSUMER
     row0, row1 = first_rows(tile, N, GATED)
     if IS_INT4:
-        acc0, acc1 = multiply_int4(
+        acc0, acc1, factor = multiply_int4(
             CONSUMER, scales, zeros, words, tokens, full, free, row0, row1, first_step, num_steps,
-            N, K, HAS_ZEROS, SCALES_WEIGHTS, BLOCK_M, STAGES, CONSUMERS, OVERLAP,
+            squares_in, num_tokens, num_parts, eps, N, K, HAS_ZEROS, SCALES_WEIGHTS, BLOCK_M,
+            STAGES, CONSUMERS, PARTS, STRIDE, HAS_NORM, ONE_TOKEN, OVERLAP,
         )  # fmt: skip
     else:
-        acc0, acc1 = multiply_fp8(
+        acc0, acc1, factor = multiply_fp8(
             CONSUMER, scales, words, tokens, full, free, row0, row1, first_step, num_steps,
-            N, SCALE_ROWS, HAS_GROUPS, BLOCK_M, STAGES, CONSUMERS, OVERLAP,
+            squares_in, num_tokens, num_parts, eps, N, K, SCALE_ROWS, HAS_GROUPS, BLOCK_M, STAGES,
+            CONSUMERS, PARTS, STRIDE, HAS_NORM, ONE_TOKEN, OVERLAP,
         )  # fmt: skip
     is_mine = SPLIT_K == 1
     if SPLIT_K > 1:
@@ -101,10 +103,9 @@ def _consumer(
         )
     if is_mine:
         finish(
-            acc0, acc1, scales, bias, out, residual, scaled, gamma, squares_in, squares_out, tile,
-            row0, row1, token_tile, num_tokens, num_parts, eps, gamma_offset, N, K, SCALE_ROWS,
-            (not IS_INT4) and (not HAS_GROUPS), BLOCK_M, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS,
-            ADDS, ONE_TOKEN,
+            acc0, acc1, factor, scales, bias, out, residual, scaled, gamma, squares_out, tile, row0,
+            row1, token_tile, num_tokens, gamma_offset, N, SCALE_ROWS,
+            (not IS_INT4) and (not HAS_GROUPS), BLOCK_M, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS,
         )  # fmt: skip
 
 

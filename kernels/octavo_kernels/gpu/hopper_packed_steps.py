@@ -9,6 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo_kernels.gpu.hopper_packed_finish import token_factors
 from octavo_kernels.gpu.hopper_unpack import fp8_bytes, load_zeros, nibbles
 
 
@@ -24,10 +25,20 @@ def first_rows(tile, N: gl.constexpr, GATED: gl.constexpr):
 
 
 @gluon.jit
-def _wait_for_previous(OVERLAP: gl.constexpr):
+def _wait_for_factors(squares, num_tokens, num_parts, eps, K: gl.constexpr, BLOCK_M: gl.constexpr,
+                      PARTS: gl.constexpr, STRIDE: gl.constexpr, HAS_NORM: gl.constexpr,
+                      ONE_TOKEN: gl.constexpr, OVERLAP: gl.constexpr,
+                      layout: gl.constexpr):  # fmt: skip
+    """Waits for the kernel before this one. Factors of the tokens are made here, while the first
+    words are on their way; without a norm they are nothing that is read."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
+    if HAS_NORM:
+        return token_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
+                             ONE_TOKEN, layout)  # fmt: skip
+    else:
+        return gl.full([BLOCK_M], 1.0, gl.float32, gl.SliceLayout(0, layout))
 
 
 @gluon.jit
@@ -131,11 +142,13 @@ def _add_groups(
 @gluon.jit
 def multiply_int4(
     CONSUMER: gl.constexpr, scales, zeros, words, tokens, full, free, row0, row1, first_step,
-    num_steps, N: gl.constexpr, K: gl.constexpr, HAS_ZEROS: gl.constexpr,
-    SCALES_WEIGHTS: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMERS: gl.constexpr, OVERLAP: gl.constexpr,
+    num_steps, squares, num_tokens, num_parts, eps, N: gl.constexpr, K: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, SCALES_WEIGHTS: gl.constexpr, BLOCK_M: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STRIDE: gl.constexpr,
+    HAS_NORM: gl.constexpr, ONE_TOKEN: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
-    """(rows from row0, rows from row1) of this consumer's tile, [64, BLOCK_M] float32 each."""
+    """(rows from row0, rows from row1) of this consumer's tile, [64, BLOCK_M] float32 each, and the
+    tokens' factors [BLOCK_M]."""
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     a_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     a_rows: gl.constexpr = gl.SliceLayout(1, a_layout)
@@ -153,7 +166,8 @@ def multiply_int4(
     acc0 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     acc1 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     zero_sum = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
-    _wait_for_previous(OVERLAP)
+    factor = _wait_for_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
+                               HAS_NORM, ONE_TOKEN, OVERLAP, acc_layout)  # fmt: skip
     for step in range(num_steps):
         stage = step % STAGES
         group = 2 * (first_step + gl.minimum(step + 1, num_steps - 1))
@@ -180,7 +194,7 @@ def multiply_int4(
             )  # fmt: skip
         s00, s01, s10, s11 = next_s00, next_s01, next_s10, next_s11
         z00, z01, z10, z11 = next_z00, next_z01, next_z10, next_z11
-    return acc0, acc1
+    return acc0, acc1, factor
 
 
 @gluon.jit
@@ -197,8 +211,10 @@ def _byte_products(words, acc, tokens, first, use_acc: gl.constexpr):
 @gluon.jit
 def multiply_fp8(
     CONSUMER: gl.constexpr, scales, words, tokens, full, free, row0, row1, first_step, num_steps,
-    N: gl.constexpr, SCALE_ROWS: gl.constexpr, HAS_GROUPS: gl.constexpr, BLOCK_M: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, OVERLAP: gl.constexpr,
+    squares, num_tokens, num_parts, eps, N: gl.constexpr, K: gl.constexpr,
+    SCALE_ROWS: gl.constexpr, HAS_GROUPS: gl.constexpr, BLOCK_M: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STRIDE: gl.constexpr,
+    HAS_NORM: gl.constexpr, ONE_TOKEN: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
     """As `multiply_int4`; without groups the scales of rows are left to the end."""
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -210,7 +226,8 @@ def multiply_fp8(
     acc0 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     acc1 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     zero_sum = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
-    _wait_for_previous(OVERLAP)
+    factor = _wait_for_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
+                               HAS_NORM, ONE_TOKEN, OVERLAP, acc_layout)  # fmt: skip
     for step in range(num_steps):
         stage = step % STAGES
         place = (stage * CONSUMERS + CONSUMER) * 2
@@ -235,4 +252,4 @@ def multiply_fp8(
             acc1 = _byte_products(words1, acc1, tokens, stage * 2, True)
             acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
         mbarrier.arrive(free.index(stage), count=1)
-    return acc0, acc1
+    return acc0, acc1, factor
