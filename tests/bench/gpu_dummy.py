@@ -1,5 +1,6 @@
 """A model of a given shape with random weights made on the GPU, and the engine's core around it."""
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -70,6 +71,10 @@ def make_core(
     kv_cache_dtype: KVCacheDType = "auto",
 ) -> tuple[EngineCore, dict[str, float]]:
     """The core and the seconds of its stages."""
+    # An earlier core is among what was frozen; its memory must not count as this one's weights.
+    gc.unfreeze()
+    gc.collect()
+    torch.cuda.empty_cache()
     device = torch.device("cuda", torch.cuda.current_device())
     started_s = perf_counter()
     torch.zeros(1, device=device)

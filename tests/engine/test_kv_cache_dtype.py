@@ -34,7 +34,7 @@ def config(path: Path, kv_cache_dtype: KVCacheDType, **model: Any) -> EngineConf
 
 
 def logprobs(path: Path, kv_cache_dtype: KVCacheDType, token_ids: list[int]) -> torch.Tensor:
-    runner = build_runner(config(path, kv_cache_dtype, max_model_len=256))
+    runner = build_runner(config(path, kv_cache_dtype, max_model_len=max(256, len(token_ids) + 1)))
     found = token_logprobs(runner, token_ids)
     runner.close()
     return found

@@ -42,7 +42,7 @@ def runner_of(
     """share: of the GPU's memory, whatever else this process holds there included."""
     return build_runner(
         EngineConfig(
-            model=ModelSettings(path=str(path), dtype=dtype, device="cuda", max_model_len=512),
+            model=ModelSettings(path=str(path), dtype=dtype, device="cuda", max_model_len=1024),
             cache=CacheSettings(kv_cache_dtype=kv_cache_dtype, gpu_memory_utilization=share),
             scheduler=SchedulerSettings(max_num_seqs=16),
         )
