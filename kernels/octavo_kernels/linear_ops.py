@@ -176,14 +176,18 @@ class PendingProduct:
     x: torch.Tensor
     weight: torch.Tensor
 
+    def add_to(self, residual: torch.Tensor) -> torch.Tensor:
+        """residual[T, N] with the product added in place, rounded once."""
+        return residual.addmm_(self.x, self.weight.t())
+
 
 ForNorm = torch.Tensor | PendingProduct
-"""What a product leaves to the norm of its sum with the residual, see `linear_for_norm`."""
+"""What a product leaves to the sum with the residual and its norm, see `linear_for_norm`."""
 
 
 def linear_for_norm(x: torch.Tensor, weight: torch.Tensor) -> ForNorm:
-    """x[T, K] @ weight[N, K].T for `add_rms_norm`: [T, N] or, where that is faster, its parts
-    [NUM_PARTS, T, N] float32 or the product itself, which is then added up in the residual."""
+    """x[T, K] @ weight[N, K].T: [T, N] or, where that is faster, its parts [NUM_PARTS, T, N] in
+    float32 for `add_parts_rms_norm`, or the product as one that can be added to the residual."""
     if not x.is_cuda:
         return functional.linear(x, weight)
     from octavo_kernels.gpu.launch import num_cores
@@ -222,28 +226,22 @@ def split_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.bmm(inputs, weights, out_dtype=torch.float32)
 
 
-def add_rms_norm(
-    product: ForNorm,
+def add_parts_rms_norm(
+    parts: torch.Tensor,
     residual: torch.Tensor,
     weight: torch.Tensor,
     eps: float,
     *,
     weight_offset: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `linear_for_norm` gave and residual[T, H] -> (norm of their sum, their sum), as
-    `rms_norm` with a residual. The sum of parts is rounded once; a pending product's too, in the
-    residual itself."""
-    if isinstance(product, PendingProduct):
-        total = residual.addmm_(product.x, product.weight.t())
+    """parts[P, T, H] float32 and residual[T, H] -> (norm of their sum, their sum), as `rms_norm`
+    with a residual; the sum is rounded once."""
+    if parts.is_cpu:
+        total = (parts.sum(dim=0) + residual.float()).to(residual.dtype)
         return rms_norm(total, weight, eps, weight_offset=weight_offset), total
-    if product.dim() == residual.dim():
-        return rms_norm(product, weight, eps, residual=residual, weight_offset=weight_offset)
-    if product.is_cpu:
-        total = (product.sum(dim=0) + residual.float()).to(residual.dtype)
-        return rms_norm(total, weight, eps, weight_offset=weight_offset), total
-    from octavo_kernels.gpu.rms_norm import add_parts_rms_norm
+    from octavo_kernels.gpu.rms_norm import add_parts_rms_norm as run
 
-    return add_parts_rms_norm(product, residual, weight, eps, weight_offset=weight_offset)
+    return run(parts, residual, weight, eps, weight_offset=weight_offset)
 
 
 def vocabulary_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from octavo_kernels import linear_ops
 from octavo_kernels.linear_ops import (
     NUM_PARTS,
     PendingProduct,
-    add_rms_norm,
+    add_parts_rms_norm,
     pays_to_split,
     split_linear,
 )
@@ -52,14 +52,14 @@ def test_parts_add_up_to_the_product_and_its_norm(
     assert parts.dtype == torch.float32
     exact = functional.linear(x.double(), weight.double())
     torch.testing.assert_close(parts.sum(dim=0).double(), exact, rtol=0, atol=1e-4)
-    y, total = add_rms_norm(parts, residual, gamma, 1e-5)
+    y, total = add_parts_rms_norm(parts, residual, gamma, 1e-5)
     limit = 0.05 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(total.double(), exact + residual.double(), rtol=0, atol=limit)
     expected = reference(total.float(), gamma.float(), 1e-5)
     torch.testing.assert_close(y.float(), expected, rtol=1e-2, atol=limit)
-    y_pending, total_pending = add_rms_norm(PendingProduct(x, weight), residual, gamma, 1e-5)
-    torch.testing.assert_close(total_pending, total, rtol=1e-2, atol=limit)
-    torch.testing.assert_close(y_pending, y, rtol=1e-2, atol=limit)
+    in_place = PendingProduct(x, weight).add_to(residual)
+    assert in_place is residual
+    torch.testing.assert_close(in_place, total, rtol=1e-2, atol=limit)
 
 
 def test_on_a_cpu_products_stay_whole() -> None:

@@ -113,8 +113,8 @@ class Attention:
         wanted: WantedTokens | None = None,
     ) -> ForNorm:
         """x[T, hidden_size] -> the rank's share of the sum [R, hidden_size], R being T where all
-        tokens are wanted (None); where nothing but the next norm follows, what `RMSNorm.add_shares`
-        takes. Writes this step's keys and values to the pages."""
+        tokens are wanted (None); where nothing but the next norm follows, what `linear_for_norm`
+        leaves. Writes this step's keys and values to the pages."""
         attended = self.attend(self.qkv(x), context, cache, wanted)
         if self._is_normed_next:
             return multiply_for_norm(self.output, attended)

@@ -58,7 +58,7 @@ class GatedMLP:
 
     def __call__(self, x: torch.Tensor) -> ForNorm:
         """x[T, hidden_size] -> the rank's share of the sum [T, hidden_size]; where nothing but the
-        next layer's norm follows, what `RMSNorm.add_shares` takes."""
+        next layer's norm follows, what `linear_for_norm` leaves."""
         if self._halves is not None:
             gate, up = self._halves
             return self.down(gate.gated(x, up, self._activation))

@@ -9,7 +9,7 @@ from octavo_engine.layers.linear import Build
 from octavo_engine.loading.parts import share_into
 from octavo_engine.loading.slots import Slot, copy_into
 from octavo_engine.parallel.shares import Share
-from octavo_kernels.linear_ops import ForNorm, PendingProduct, RowNorm, add_rms_norm
+from octavo_kernels.linear_ops import RowNorm, add_parts_rms_norm
 
 
 class RMSNorm:
@@ -42,12 +42,12 @@ class RMSNorm:
         )
 
     def add_shares(
-        self, share: ForNorm, residual: torch.Tensor
+        self, share: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `add`, of what is a rank's share of a sum over ranks, or what a product has left to
-        its norm; the residual may be overwritten."""
-        if isinstance(share, PendingProduct) or share.dim() > residual.dim():
-            return add_rms_norm(
+        """As `add`, of what is a rank's share of a sum over ranks, or of a product's parts
+        [parts, T, size]."""
+        if share.dim() > residual.dim():
+            return add_parts_rms_norm(
                 share, residual, self.weight, self.eps, weight_offset=self.weight_offset
             )
         norm = RowNorm(self.weight, self.weight_offset, self.eps)

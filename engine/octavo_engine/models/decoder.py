@@ -18,11 +18,12 @@ from octavo_engine.layers.vocabulary import Vocabulary
 from octavo_engine.loading.slots import Slot
 from octavo_engine.model_config import ModelConfig
 from octavo_engine.rope import RopeConfig
-from octavo_kernels.linear_ops import ForNorm
+from octavo_kernels.linear_ops import ForNorm, PendingProduct
 
 
 class Block:
-    """One decoder layer, on (x, residual): x is what the last sublayer added, not yet summed.
+    """One decoder layer, on (x, residual): x is what the last sublayer added, not yet summed; None
+    where the residual has it.
 
     Of several ranks each has a share of x, unless a norm has followed, which needs the whole.
     """
@@ -69,23 +70,24 @@ class Block:
 
     def __call__(
         self,
-        x: ForNorm,
+        x: torch.Tensor | None,
         residual: torch.Tensor | None,
         context: StepContext,
         cache: LayerCache,
         wanted: WantedTokens | None = None,
-    ) -> tuple[ForNorm, torch.Tensor]:
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Of the wanted tokens; None: of all."""
         inner, residual = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
-        x = self._added(self.after_attention, self.attention(inner, context, cache, wanted))
+        attended = self.attention(inner, context, cache, wanted)
         if wanted is not None:
             residual = residual.index_select(0, wanted.tokens)
+        x, residual = self._added(self.after_attention, attended, residual)
         inner, residual = self._add_norm(self.before_mlp, x, residual, self.after_attention is None)
-        return self._added(self.after_mlp, self.mlp(inner)), residual
+        return self._added(self.after_mlp, self.mlp(inner), residual)
 
     def write_pages(
         self,
-        x: ForNorm,
+        x: torch.Tensor | None,
         residual: torch.Tensor | None,
         context: StepContext,
         cache: LayerCache,
@@ -94,29 +96,30 @@ class Block:
         inner, _ = self._add_norm(self.before_attention, x, residual, self.after_mlp is None)
         self.attention.write_pages(inner, context, cache)
 
-    def _added(self, norm: RMSNorm | None, x: ForNorm) -> ForNorm:
-        if norm is None and self._residual_scale == 1.0:
-            return x
-        assert isinstance(x, torch.Tensor)  # the sublayer knows that more than a norm follows
+    def _added(
+        self, norm: RMSNorm | None, x: ForNorm, residual: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """(what is to be added, running sum); None: the running sum has it."""
+        if isinstance(x, PendingProduct):  # the sublayer knows that nothing comes between
+            return None, x.add_to(residual)
         if norm is not None:
             x = norm(self._group.all_reduce(x))
-        return x if self._residual_scale == 1.0 else x * self._residual_scale
+        return (x if self._residual_scale == 1.0 else x * self._residual_scale), residual
 
     def _add_norm(
         self,
         norm: RMSNorm | None,
-        x: ForNorm,
+        x: torch.Tensor | None,
         residual: torch.Tensor | None,
         is_share: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(input of a sublayer, running sum). Without a residual, x is the running sum itself."""
-        if norm is not None and residual is not None and is_share:
-            return norm.add_shares(x, residual)
-        assert isinstance(x, torch.Tensor)
-        if residual is None:
-            return (x if norm is None else norm(x)), x
+        if x is None or residual is None:
+            total = residual if x is None else x
+            assert total is not None
+            return (total if norm is None else norm(total)), total
         if norm is not None:
-            return norm.add(x, residual)
+            return norm.add_shares(x, residual) if is_share else norm.add(x, residual)
         total = (self._group.all_reduce(x) if is_share else x) + residual
         return total, total
 
@@ -175,7 +178,7 @@ class Decoder:
     ) -> torch.Tensor:
         """token_ids[T] -> [R, hidden_size] of the wanted tokens after the final norm. caches: one
         for each layer."""
-        x: ForNorm = self.embed(token_ids)
+        x: torch.Tensor | None = self.embed(token_ids)
         residual: torch.Tensor | None = None
         for block, cache in zip(self.blocks[:-1], caches[:-1], strict=True):
             x, residual = block(x, residual, context, cache)
@@ -184,9 +187,10 @@ class Decoder:
             last.write_pages(x, residual, context, caches[-1])
             return self.norm.weight.new_empty(0, self.config.hidden_size)
         x, residual = last(x, residual, context, caches[-1], wanted)
+        if x is None:
+            return self.norm(residual)
         if last.after_mlp is None:
             return self.norm.add_shares(x, residual)[0]
-        assert isinstance(x, torch.Tensor)
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

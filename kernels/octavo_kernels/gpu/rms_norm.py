@@ -91,7 +91,7 @@ def add_parts_rms_norm(
     *,
     weight_offset: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """parts[P, T, H] float32: see `linear_ops.add_rms_norm`."""
+    """parts[P, T, H] float32: see `linear_ops.add_parts_rms_norm`."""
     y = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
     total = torch.empty_like(y)
     strides = (parts.stride(0), parts.stride(1), 0)
