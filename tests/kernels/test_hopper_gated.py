@@ -11,7 +11,7 @@ from octavo_kernels.linear_ops import gated_linear
 from octavo_kernels.reference import gated_mul as reference
 
 CORES_OF_H200 = 132
-on_hopper = pytest.mark.skipif(
+on_hopper = pytest.mark.skipif(  # Gluon has no interpreter
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
     reason="Gluon has no interpreter: needs a Hopper GPU",
 )
