@@ -83,28 +83,33 @@ def decode_ms(core: EngineCore, jobs: list[Job]) -> float:
 
 
 class DeviceTimes:
-    """Passes a runner's steps on and notes how long each took on the device."""
+    """Passes a runner's steps on and notes how long each took on the device.
+
+    Of a step its two marks alone are kept: tokens and pinned buffers of thousands of steps would be
+    a load on the collector and the host's memory that the product does not have.
+    """
 
     def __init__(self, core: EngineCore) -> None:
         self._runner = core._runner
-        self._handles: list[Any] = []
+        self._marks: list[tuple[Any, Any]] = []
         core._runner = self  # type: ignore[assignment]  # stands between the core and its runner
 
     def launch(self, batch: Any) -> Any:
         handle = self._runner.launch(batch)
-        self._handles.append(handle)
+        self._note(handle)
         return handle
+
+    def _note(self, handle: Any) -> None:
+        self._marks.append((handle.started, handle.ended))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def take(self) -> tuple[list[float], list[float]]:
         """Milliseconds of each step, and of each gap between two steps, since the last call."""
-        handles, self._handles = self._handles, []
-        steps = [handle.ended.seconds_since(handle.started) * 1e3 for handle in handles]
-        gaps = [
-            after.started.seconds_since(before.ended) * 1e3 for before, after in pairwise(handles)
-        ]
+        marks, self._marks = self._marks, []
+        steps = [ended.seconds_since(started) * 1e3 for started, ended in marks]
+        gaps = [after.seconds_since(before) * 1e3 for (_, before), (after, _) in pairwise(marks)]
         return steps, gaps
 
 
