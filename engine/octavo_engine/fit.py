@@ -5,7 +5,7 @@ starts (`cuda.memory`); the numbers that are not the model's own were measured t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +22,7 @@ from octavo_engine.memory_facts import (
     MARGIN_BYTES,
     MIB,
     NUM_PROBE_BLOCKS,
+    RANKS_BYTES,
     rank_bytes,
     rank_kv_heads,
 )
@@ -29,7 +30,7 @@ from octavo_engine.model_config import ModelConfig, kv_groups
 from octavo_engine.models.decoder import Decoder
 from octavo_engine.parallel.shares import refuse_impossible
 from octavo_engine.quantization.format import Packing
-from octavo_engine.quantization.scheme import Scheme
+from octavo_engine.quantization.scheme import LinearScheme, Scheme
 from octavo_engine.runner.kv_cache import PageShape, block_bytes, stored_shape
 
 GPU_BYTES: Mapping[str, int] = {
@@ -56,8 +57,6 @@ PLAIN_INNER_COPIES = 3
 MAX_PLAIN_INNER = 6 * 132 * 128 * 128
 """Tokens times inner features below which a Hopper GPU has them all in memory: six rounds of tiles
 over its cores (`octavo_kernels.gpu.hopper_gated.pays`)."""
-PACKED_BITS = {"int4": 4, "int8": 8, "fp8": 8}
-SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +129,9 @@ def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
     if asked is not None and asked > context_len:
         raise ConfigError(f"max_model_len {asked} is more than the model's context {context_len}")
     groups = kv_groups([layer.window for layer in config.layers])
+    outline = Decoder(config, groups, Build(torch.device("meta"), question.dtype))
+    slots = list(outline.slots())
+    unpacked_bytes = _unpacked_bytes(slots, config, question)
     shape = PageShape(
         num_kv_heads=rank_kv_heads(config.num_kv_heads, question.num_ranks),
         block_size=question.block_size,
@@ -140,11 +142,11 @@ def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
     limit_bytes = int(question.gpu_bytes * (1 - DRIVER_SHARE) * question.utilization)
     fit = Fit(
         limit_bytes=limit_bytes,
-        weights_bytes=_weights_bytes(config, question),
+        weights_bytes=_weights_bytes(slots, question),
         tables_bytes=_tables_bytes(config, question, asked or context_len, page_bytes),
-        activations_bytes=_activations_bytes(config, question),
-        graphs_bytes=_graphs_bytes(config, question),
-        others_bytes=CONTEXT_BYTES + MARGIN_BYTES,
+        activations_bytes=_activations_bytes(config, question, unpacked_bytes),
+        graphs_bytes=_graphs_bytes(config, question) + unpacked_bytes,
+        others_bytes=_others_bytes(question),
         kv_token_bytes=page_bytes * len(groups) // question.block_size,
         num_kv_tokens=0,
         max_model_len=0,
@@ -155,28 +157,41 @@ def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
     return replace(fit, num_kv_tokens=held, max_model_len=min(asked or context_len, held))
 
 
-def _weights_bytes(config: ModelConfig, question: FitQuestion) -> int:
-    groups = kv_groups([layer.window for layer in config.layers])
-    outline = Decoder(config, groups, Build(torch.device("meta"), question.dtype))
-    whole = sum(_slot_bytes(slot, question) for slot in outline.slots())
+def _others_bytes(question: FitQuestion) -> int:
+    return CONTEXT_BYTES + MARGIN_BYTES + (RANKS_BYTES if question.num_ranks > 1 else 0)
+
+
+def _weights_bytes(slots: Sequence[Slot], question: FitQuestion) -> int:
+    whole = sum(_slot_bytes(slot, question) for slot in slots)
     return rank_bytes(whole, question.num_ranks)
 
 
+def _unpacked_bytes(slots: Sequence[Slot], config: ModelConfig, question: FitQuestion) -> int:
+    """Of gate and up together, made 16-bit for the products of large steps where the inputs stay as
+    they are (`octavo_kernels.gpu.packed_products`)."""
+    linears = (_linear_scheme(slot, question.scheme) for slot in slots)
+    if not any(linear and linear.weights.packing and linear.inputs is None for linear in linears):
+        return 0
+    inner = config.intermediate_size if config.moe is None else config.moe.intermediate_size
+    return 2 * rank_bytes(inner * config.hidden_size * question.dtype.itemsize, question.num_ranks)
+
+
 def _slot_bytes(slot: Slot, question: FitQuestion) -> int:
-    numbers = math.prod(slot.shape)
     packing = _packing(slot, question.scheme)
     if packing is None:
-        return numbers * question.dtype.itemsize
-    rows, width = slot.shape
-    num_scales = rows * (1 if packing.group_size is None else -(-width // packing.group_size))
-    return numbers * PACKED_BITS[packing.kind] // 8 + num_scales * SCALE_BYTES
+        return math.prod(slot.shape) * question.dtype.itemsize
+    return packing.num_bytes(*slot.shape)
 
 
 def _packing(slot: Slot, scheme: Scheme | None) -> Packing | None:
+    linear = _linear_scheme(slot, scheme)
+    return None if linear is None else linear.weights.packing
+
+
+def _linear_scheme(slot: Slot, scheme: Scheme | None) -> LinearScheme | None:
     if scheme is None or not slot.is_matrix or len(slot.shape) != 2:
         return None
-    linear = scheme.linear(slot.name.removesuffix(".weight"))
-    return None if linear is None else linear.weights.packing
+    return scheme.linear(slot.name.removesuffix(".weight"))
 
 
 def _tables_bytes(
@@ -212,15 +227,17 @@ def _token_bytes(config: ModelConfig, question: FitQuestion) -> int:
     return (feed_forward + HIDDEN_COPIES * config.hidden_size) * question.dtype.itemsize
 
 
-def _activations_bytes(config: ModelConfig, question: FitQuestion) -> int:
+def _activations_bytes(config: ModelConfig, question: FitQuestion, unpacked_bytes: int) -> int:
     """Of the largest step: its forward pass, or sampling all rows with every option on."""
-    forward = question.max_step_tokens * _token_bytes(config, question)
+    forward = question.max_step_tokens * _token_bytes(config, question) + unpacked_bytes
     return max(forward, SAMPLING_BYTES * question.max_num_seqs * config.vocab_size)
 
 
 def _graphs_bytes(config: ModelConfig, question: FitQuestion) -> int:
     """The largest captured step with prompts, and the largest of decodes with its logits."""
     logits = config.vocab_size * question.dtype.itemsize
+    if question.num_ranks > 1:
+        logits += rank_bytes(logits, question.num_ranks)  # a rank's own, beside those of all
     tokens = LARGEST_GRAPH_TOKENS + question.max_num_seqs
     captured = tokens * _token_bytes(config, question) + question.max_num_seqs * logits
     if not _multiplies_gated(config, question):

@@ -15,6 +15,9 @@ GIB = 2**30
 MIB = 2**20
 CONTEXT_BYTES = 760 * MIB
 """The CUDA context and libraries."""
+RANKS_BYTES = 860 * MIB
+"""What each of several ranks has beside that: NCCL's channels and the exchange's mailboxes. Two
+ranks of hidden sizes 4,096 and 8,192 had 840 and 890."""
 MARGIN_BYTES = 512 * MIB
 """For what the allocator loses to fragmentation and libraries take later."""
 NUM_PROBE_BLOCKS = 2

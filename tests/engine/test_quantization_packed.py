@@ -5,6 +5,7 @@ joining and choosing.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,17 @@ from octavo_engine.errors import CheckpointError
 from octavo_engine.layers.linear import Build, DenseLinear, make_linear
 from octavo_engine.loading.parts import Part
 from octavo_engine.quantization.at_load import quantize_rows
+from octavo_engine.quantization.awq import AwqFormat
 from octavo_engine.quantization.checkpoint import QuantizedCheckpoint
 from octavo_engine.quantization.choose import at_load_scheme
 from octavo_engine.quantization.configs.common import EVERYTHING
+from octavo_engine.quantization.format import WeightFormat
 from octavo_engine.quantization.gptq import GptqFormat
 from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_engine.quantization.packed import PackedFormat
 from octavo_engine.quantization.products import EightBitLinear, PackedLinear, choose_product
-from octavo_engine.quantization.scaled import PER_ROW, ScaledFormat, Scales
+from octavo_engine.quantization.scaled import PER_ROW, PER_TENSOR, ScaledFormat, Scales
 from octavo_engine.quantization.scheme import LinearScheme, Rule, Scheme
 from octavo_engine.runner import load
 from octavo_engine.runner.build import build_runner
@@ -119,6 +123,77 @@ def int4_matrix(num_rows: int, width: int, groups: torch.Tensor | None) -> Quant
 
 def shuffled_groups(width: int) -> torch.Tensor:
     return (torch.arange(width) // 128)[torch.randperm(width)]
+
+
+def words(*shape: int) -> torch.Tensor:
+    return torch.randint(-(2**31), 2**31, shape, dtype=torch.int32)
+
+
+def fp8(*shape: int) -> torch.Tensor:
+    return torch.rand(shape).to(torch.float8_e4m3fn)
+
+
+def int8(*shape: int) -> torch.Tensor:
+    return torch.randint(-128, 128, shape, dtype=torch.int8)
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, dtype=torch.float16) + 0.1
+
+
+SEVENS = 0x77777777
+"""Zero points of 8, stored less one."""
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "stored"),
+    [
+        (
+            replace(GPTQ, uses_act_order=False),
+            {
+                "qweight": words(64, 256),
+                "qzeros": torch.full((4, 32), SEVENS, dtype=torch.int32),
+                "scales": half(4, 256),
+            },
+        ),
+        (
+            replace(GPTQ, uses_act_order=False, is_symmetric=False),
+            {"qweight": words(64, 256), "qzeros": words(4, 32), "scales": half(4, 256)},
+        ),
+        (
+            AwqFormat(group_size=64),
+            {"qweight": words(512, 32), "qzeros": words(8, 32), "scales": half(8, 256)},
+        ),
+        (
+            PackedFormat(bits=4, group_size=None, is_symmetric=True),
+            {"weight_packed": words(256, 64), "weight_scale": half(256, 1)},
+        ),
+        (
+            ScaledFormat(kind="fp8", scales=Scales(num_rows=128, num_inputs=128)),
+            {"weight": fp8(256, 512), "weight_scale_inv": torch.rand(2, 4)},
+        ),
+        (
+            ScaledFormat(kind="fp8", scales=PER_TENSOR),
+            {"weight": fp8(256, 512), "weight_scale": torch.rand(1)},
+        ),
+        (
+            ScaledFormat(kind="int8", scales=PER_ROW, is_symmetric=False),
+            {
+                "weight": int8(256, 512),
+                "weight_scale": torch.rand(256, 1),
+                "weight_zero_point": int8(256, 1),
+            },
+        ),
+    ],
+    ids=["gptq", "gptq with zeros", "awq", "rows of int4", "blocks", "tensor", "int8 with zeros"],
+)
+def test_a_matrix_takes_the_bytes_that_are_counted_before_it_is_read(
+    stored_as: WeightFormat, stored: dict[str, torch.Tensor]
+) -> None:
+    shape = (256, 512)
+    assert stored_as.packing is not None
+    packed, _ = stored_as.read(stored, shape).pack()
+    assert stored_as.packing.num_bytes(*shape) == packed.num_bytes
 
 
 @pytest.mark.parametrize("shares_order", [True, False])

@@ -9,7 +9,7 @@ from octavo_engine.loading.slots import FLOAT_DTYPES
 from octavo_engine.quantization.format import Packing, Stored, TensorInfos
 from octavo_engine.quantization.inputs import FP8_MAX
 from octavo_engine.quantization.matrix import QuantizedMatrix
-from octavo_engine.quantization.scaled import ValueKind
+from octavo_engine.quantization.scaled import SCALE_BYTES, ValueKind
 
 INT8_MAX = 127.0
 
@@ -30,7 +30,7 @@ class AtLoadFormat:
 
     @property
     def packing(self) -> Packing:
-        return Packing(self.kind, None, is_symmetric=True)
+        return Packing(self.kind, None, is_symmetric=True, scale_bytes=SCALE_BYTES)
 
     def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
         values, scales = quantize_rows(stored["weight"], self.kind)

@@ -13,11 +13,14 @@ import torch
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.slots import FLOAT_DTYPES
 from octavo_engine.loading.source import TensorInfo
-from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_engine.quantization.matrix import KERNEL_GROUP, QuantizedMatrix
 from octavo_kernels.packed_weight import PackedKind
 
 TensorInfos = Mapping[str, TensorInfo]
 """All tensors of the checkpoint by name."""
+PACKED_BITS: Mapping[PackedKind, int] = {"int4": 4, "int8": 8, "fp8": 8}
+ZERO_BYTES = 2
+"""Of a zero point."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,19 @@ class Packing:
     group_size: int | None
     """Inputs that share a scale; None: all of a row."""
     is_symmetric: bool
+    scale_rows: int = 1
+    """Rows that share a scale."""
+    scale_bytes: int = 2
+    """Of one scale, in memory."""
+
+    def num_bytes(self, num_rows: int, width: int) -> int:
+        """What the kernels hold of a matrix whose rows fill their steps."""
+        group_size = self.group_size or width
+        if self.kind == "int4" and group_size % KERNEL_GROUP == 0:
+            group_size = KERNEL_GROUP
+        num_scales = -(-num_rows // self.scale_rows) * num_groups(width, group_size)
+        scale_bytes = self.scale_bytes + (0 if self.is_symmetric else ZERO_BYTES)
+        return num_rows * width * PACKED_BITS[self.kind] // 8 + num_scales * scale_bytes
 
 
 @dataclass(frozen=True)

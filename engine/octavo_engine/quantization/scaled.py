@@ -20,6 +20,8 @@ from octavo_engine.quantization.matrix import QuantizedMatrix
 ValueKind = Literal["fp8", "int8"]
 STORED_DTYPES: Mapping[ValueKind, str] = {"fp8": "F8_E4M3", "int8": "I8"}
 SCALE_SUFFIXES = ("weight_scale", "weight_scale_inv")
+SCALE_BYTES = 4
+"""Scales are held as float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +99,11 @@ class ScaledFormat:
 
     @property
     def packing(self) -> Packing:
-        group_size = None if self.scales is None else self.scales.num_inputs
-        return Packing(self.kind, group_size, self.is_symmetric)
+        scales = PER_ROW if self.scales is None else self.scales
+        # One scale of a whole tensor is written out for each row.
+        return Packing(
+            self.kind, scales.num_inputs, self.is_symmetric, scales.num_rows or 1, SCALE_BYTES
+        )
 
     def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
         scale = next(stored[suffix] for suffix in SCALE_SUFFIXES if suffix in stored)
