@@ -126,12 +126,14 @@ def skinny_linear(
     norm: NormInput | None = None,
     add: NormOutput | None = None,
     arrivals: torch.Tensor,
+    overlaps: bool = False,
 ) -> torch.Tensor:
     """x[T, K] @ weight[N, K].T + bias -> [T, N], T <= MAX_SKINNY_TOKENS.
 
     gated: weight is [2N, K], gate above up; the result is silu(gate) * up.
     norm: see `NormInput`. add: the result is the new residual, see `NormOutput`.
-    arrivals[MAX_TILES] int32, zero before and after; launches that may overlap need their own.
+    arrivals[MAX_TILES] int32, zero before and after.
+    overlaps: where it pays, the weight is read while the kernel in front still runs.
     """
     if not 1 <= x.shape[0] <= MAX_SKINNY_TOKENS:
         raise ValueError(f"skinny_linear takes 1 to {MAX_SKINNY_TOKENS} tokens, got {x.shape[0]}")
@@ -141,6 +143,16 @@ def skinny_linear(
         from octavo_kernels.reference.skinny_linear import skinny_linear as reference
 
         return reference(x, weight, bias, gated=gated, norm=norm, add=add)
+    if overlaps and not gated:
+        from octavo_kernels.gpu import hopper_skinny
+        from octavo_kernels.gpu.launch import num_cores
+
+        cores = num_cores(x.device)
+        num_rows, width = weight.shape
+        if hopper_skinny.can_run(x, weight) and hopper_skinny.pays(len(x), num_rows, width, cores):
+            return hopper_skinny.hopper_skinny_linear(
+                x, weight, bias, norm=norm, add=add, arrivals=arrivals, num_cores=cores
+            )
     from octavo_kernels.gpu.skinny_linear import skinny_linear as run
 
     return run(x, weight, bias, gated=gated, norm=norm, add=add, arrivals=arrivals)

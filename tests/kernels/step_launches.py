@@ -6,6 +6,7 @@ import torch
 
 from octavo_kernels.gpu import row_ops
 from octavo_kernels.gpu.embed import embed_rows
+from octavo_kernels.gpu.hopper_skinny import hopper_skinny_linear
 from octavo_kernels.gpu.kv_write import kv_write
 from octavo_kernels.gpu.sampling import commit_largest
 from octavo_kernels.gpu.single_row import single_row_linear
@@ -58,6 +59,16 @@ def product_launches() -> None:
                 x, weight, None, gated=gated, norm=before, add=after, arrivals=ints(MAX_TILES),
                 use_tma=True,
             )  # fmt: skip
+    qkv, down = torch.empty(6144, 4096, dtype=DTYPE), torch.empty(4096, 14336, dtype=DTYPE)
+    x, inner = torch.empty(16, 4096, dtype=DTYPE), torch.empty(16, 14336, dtype=DTYPE)
+    add, norm = NormOutput(x, x[0], 0.0, x, squares), NormInput(squares, 64, 1e-5)
+    for of, weight, bias, before, after in (
+        (x, qkv, None, norm, None), (x, qkv, qkv[:, 0], None, None), (x, square, None, None, add),
+        (inner, down, None, None, add),
+    ):  # fmt: skip
+        hopper_skinny_linear(
+            of, weight, bias, norm=before, add=after, arrivals=ints(MAX_TILES), num_cores=132
+        )
     x = torch.empty(1, 4096, dtype=DTYPE)
     single_row_linear(x, square, None, gated=False, norm=None, residual=x)
     single_row_linear(x, gate, None, gated=True, norm=RowNorm(x[0], 0.0, 1e-5), residual=None)

@@ -65,6 +65,7 @@ def test_every_kernel_compiles(reports: list[dict[str, Any]]) -> None:
         "_commit_sampled_kernel",
         "_kv_write_kernel",
         "_skinny_kernel",
+        "_hopper_skinny_kernel",
         "_single_row_kernel",
     }
 
@@ -120,3 +121,12 @@ def test_products_of_few_tokens_meet_the_warpgroup_matrix_unit(
     products = [report for report in reports if report["kernel"] == "_skinny_kernel"]
     assert len(products) == 4
     assert all(report["HGMMA"] > 0 and report["UTMALDG"] > 0 for report in products)
+
+
+def test_products_whose_weights_are_on_their_way_have_a_core_each(
+    reports: list[dict[str, Any]],
+) -> None:
+    products = [report for report in reports if report["kernel"] == "_hopper_skinny_kernel"]
+    assert len(products) == 4
+    assert all(report["HGMMA"] > 0 and report["UTMALDG"] > 0 for report in products)
+    assert min(report["shared_bytes"] for report in products) > SHARED_BYTES_LIMIT / 2

@@ -95,14 +95,22 @@ def multiply(
     gated: bool = False,
     norm: NormInput | None = None,
     add: NormOutput | None = None,
+    overlaps: bool = False,
 ) -> torch.Tensor:
-    """arrivals: as of `skinny_linear`."""
+    """arrivals, overlaps: as of `skinny_linear`; packed weights choose by themselves."""
     if isinstance(layer, PackedLinear):
         weight = layer.fusable_weight(gated=gated)
         assert weight is not None
         return fused_packed_linear(x, weight, layer.bias, gated=gated, norm=norm, add=add)
     return skinny_linear(
-        x, layer.weight, layer.bias, gated=gated, norm=norm, add=add, arrivals=arrivals
+        x,
+        layer.weight,
+        layer.bias,
+        gated=gated,
+        norm=norm,
+        add=add,
+        arrivals=arrivals,
+        overlaps=overlaps,
     )
 
 

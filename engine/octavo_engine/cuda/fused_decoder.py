@@ -75,14 +75,14 @@ class FusedDecoder:
         norm: NormInput | None = None
         following = [block.before_attention for block in self._blocks[1:]] + [self._decoder.norm]
         for parts, cache, next_norm in zip(self._blocks, caches, following, strict=True):
-            qkv = multiply(parts.qkv, x, self._arrivals, norm=norm)
+            qkv = multiply(parts.qkv, x, self._arrivals, norm=norm, overlaps=True)
             attended = parts.block.attention.attend(qkv, context, cache)
             add = self._prepare(residual, parts.before_mlp, 0)
-            residual = multiply(parts.output, attended, self._arrivals, add=add)
+            residual = multiply(parts.output, attended, self._arrivals, add=add, overlaps=True)
             norm = NormInput(self._squares[0], self._num_parts, parts.before_mlp.eps)
             inner = multiply(parts.gate_up, add.scaled, self._arrivals, gated=True, norm=norm)
             add = self._prepare(residual, next_norm, 1)
-            residual = multiply(parts.down, inner, self._arrivals, add=add)
+            residual = multiply(parts.down, inner, self._arrivals, add=add, overlaps=True)
             x = add.scaled
             norm = NormInput(self._squares[1], self._num_parts, next_norm.eps)
         return residual

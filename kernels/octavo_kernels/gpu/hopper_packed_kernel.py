@@ -44,7 +44,7 @@ def _copy_tokens(descriptor, tokens, barrier, stage, step, first_token, PLANES: 
 
 
 @gluon.jit
-def _producer(
+def producer(
     words_desc, x_desc, words, tokens, full, free, first_step, num_steps, tile, first_token,
     N: gl.constexpr, GATED: gl.constexpr, CONSUMERS: gl.constexpr, IS_INT4: gl.constexpr,
     PLANES: gl.constexpr, STAGE_BYTES: gl.constexpr, STAGES: gl.constexpr, OVERLAP: gl.constexpr,
@@ -150,7 +150,7 @@ def hopper_packed_kernel(
                 CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, ONE_TOKEN,
                 OVERLAP,
             )),
-            (_producer, (
+            (producer, (
                 words_desc, x_desc, words, tokens, full, free, first_step, num_steps, tile,
                 token_tile * BLOCK_M, N, GATED, CONSUMERS, IS_INT4, PLANES, STAGE_BYTES, STAGES,
                 OVERLAP,
@@ -176,7 +176,7 @@ def hopper_packed_kernel(
                 CONSUMERS, SPLIT_K, PARTS, STRIDE, GATED, HAS_NORM, HAS_BIAS, ADDS, ONE_TOKEN,
                 OVERLAP,
             )),
-            (_producer, (
+            (producer, (
                 words_desc, x_desc, words, tokens, full, free, first_step, num_steps, tile,
                 token_tile * BLOCK_M, N, GATED, CONSUMERS, IS_INT4, PLANES, STAGE_BYTES, STAGES,
                 OVERLAP,

@@ -25,10 +25,10 @@ def first_rows(tile, N: gl.constexpr, GATED: gl.constexpr):
 
 
 @gluon.jit
-def _wait_for_factors(squares, num_tokens, num_parts, eps, K: gl.constexpr, BLOCK_M: gl.constexpr,
-                      PARTS: gl.constexpr, STRIDE: gl.constexpr, HAS_NORM: gl.constexpr,
-                      ONE_TOKEN: gl.constexpr, OVERLAP: gl.constexpr,
-                      layout: gl.constexpr):  # fmt: skip
+def wait_for_factors(squares, num_tokens, num_parts, eps, K: gl.constexpr, BLOCK_M: gl.constexpr,
+                     PARTS: gl.constexpr, STRIDE: gl.constexpr, HAS_NORM: gl.constexpr,
+                     ONE_TOKEN: gl.constexpr, OVERLAP: gl.constexpr,
+                     layout: gl.constexpr):  # fmt: skip
     """Waits for the kernel before this one. Factors of the tokens are made here, while the first
     words are on their way; without a norm they are nothing that is read."""
     if OVERLAP:
@@ -166,8 +166,8 @@ def multiply_int4(
     acc0 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     acc1 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     zero_sum = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
-    factor = _wait_for_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
-                               HAS_NORM, ONE_TOKEN, OVERLAP, acc_layout)  # fmt: skip
+    factor = wait_for_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
+                              HAS_NORM, ONE_TOKEN, OVERLAP, acc_layout)  # fmt: skip
     for step in range(num_steps):
         stage = step % STAGES
         group = 2 * (first_step + gl.minimum(step + 1, num_steps - 1))
@@ -226,8 +226,8 @@ def multiply_fp8(
     acc0 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     acc1 = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
     zero_sum = gl.zeros([64, BLOCK_M], gl.float32, acc_layout)
-    factor = _wait_for_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
-                               HAS_NORM, ONE_TOKEN, OVERLAP, acc_layout)  # fmt: skip
+    factor = wait_for_factors(squares, num_tokens, num_parts, eps, K, BLOCK_M, PARTS, STRIDE,
+                              HAS_NORM, ONE_TOKEN, OVERLAP, acc_layout)  # fmt: skip
     for step in range(num_steps):
         stage = step % STAGES
         place = (stage * CONSUMERS + CONSUMER) * 2
