@@ -20,8 +20,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DType = "auto"
     """auto: the checkpoint's own, or the fastest on this device that loses nothing against it."""
     quantization: str = "auto"
-    """auto: as the checkpoint says. gptq, awq, compressed-tensors, bitsandbytes, none: it must be
-    that. fp8, int8: it is that, or its weights are quantised so while they are loaded."""
+    """auto: as the checkpoint says. gptq, awq, compressed-tensors, bitsandbytes, mxfp4, none: it
+    must be that. fp8, int8: it is that, or its weights are quantised so while they are loaded."""
     max_model_len: int | None = None
     """Tokens of prompt + output; None: the model's own context, as far as the pages can hold it."""
     device: Device = "auto"

@@ -79,7 +79,7 @@ class EngineSpec(_Part):
 
     tensor_parallel_size: int = 1
     quantization: Literal[
-        "auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "fp8", "int8"
+        "auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "mxfp4", "fp8", "int8"
     ] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     kv_cache_dtype: Literal["auto", "fp8"] | None = None

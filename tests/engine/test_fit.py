@@ -22,6 +22,7 @@ from octavo_engine.loading.config_file import parse_config
 from octavo_engine.memory_facts import GIB, kv_itemsize
 from octavo_engine.models.families import build_model_config
 from octavo_engine.quantization.choose import at_load_scheme
+from octavo_engine.quantization.read_config import read_scheme
 
 MEASURED = [
     # gate and up in one product with the activation, max_num_seqs, step tokens;
@@ -106,6 +107,12 @@ def test_the_parts_of_quantized_models_and_of_ranks_too(name: str) -> None:
     graphs_gib = 0.25 if asked.num_ranks > 1 else 0.06
     fit = plan_fit(config, asked)
     assert_near(fit, (weights, tables, activations, graphs, pages), graphs_gib)
+
+
+def test_experts_that_are_dequantised_at_load_are_counted_so() -> None:
+    config = build_model_config(parse_config(EXPERTS["gpt-oss-20b"], "test"))
+    stored = plan_fit(config, question(scheme=read_scheme({"quant_method": "mxfp4"}, "test")))
+    assert stored == plan_fit(config, question())
 
 
 def test_a_quantized_model_leaves_more_for_tokens(llama: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.mxfp4_checkpoint import save_mxfp4
 from tests.engine.rank_pool import Case, Outcome, run_cases
 from tests.engine.test_quantization_fixtures import FLIPPED_TOLERANCE, FOLDERS, ROUNDED_INPUTS
 from tests.engine.tiny_models import FAMILY_CONFIGS, forced_tokens, prompts, save_tiny
@@ -24,6 +25,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     # 4 ranks have 33 ids each, the last one 30 of its own.
     "padded vocabulary": ("llama-tied-bias", {"vocab_size": 129}),
 }
+MXFP4 = "gpt_oss in mxfp4"
 GPU_RUNNER = ("llama", "gemma2", "qwen3_moe")
 GREEDY = SamplingParams(temperature=0.0)
 MIXED_PARAMS = [
@@ -50,6 +52,8 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     for variant, (name, overrides) in VARIANTS.items():
         folder = tmp_path_factory.mktemp("tiny") / variant
         found[variant] = folder, save_tiny(name, folder, **overrides)
+    folder = tmp_path_factory.mktemp("tiny") / MXFP4
+    found[MXFP4] = folder, save_mxfp4(folder)
     return found
 
 
@@ -100,7 +104,7 @@ def outcomes(references: dict[str, tuple[Path, Any]]) -> dict[tuple[str, int], O
 
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, MXFP4])
 def test_greedy_tokens_are_those_of_transformers(
     variant: str,
     num_ranks: int,

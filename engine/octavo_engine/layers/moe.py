@@ -152,13 +152,13 @@ class MoeBlock:
         rows = Share(((2 * first, 2 * length),))
         name = f"{self._experts_name}.gate_up_proj"
         write = transposed_share_into(self.gate_up, None, rows)
-        yield Slot(name, (num, hidden, 2 * inner), write)
+        yield Slot(name, (num, hidden, 2 * inner), write, is_experts=True)
         assert self.gate_up_bias is not None
         write = share_into(self.gate_up_bias, None, rows)
         yield Slot(f"{name}_bias", (num, 2 * inner), write)
         name = f"{self._experts_name}.down_proj"
         write = transposed_share_into(self.down, None, None, self._share)
-        yield Slot(name, (num, inner, hidden), write)
+        yield Slot(name, (num, inner, hidden), write, is_experts=True)
         write = discard if self.down_bias is None else copy_into(self.down_bias)
         yield Slot(f"{name}_bias", (num, hidden), write)
 

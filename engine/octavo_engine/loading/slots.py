@@ -30,6 +30,8 @@ class Slot:
     """In the checkpoint, any of these: a number of another kind means something else."""
     is_matrix: bool = False
     """Whether this is a product's weight [out, in], which a checkpoint may hold quantised."""
+    is_experts: bool = False
+    """Whether this holds the weights [E, in, out] of all experts, which may be quantised too."""
     write_quantized: Callable[["QuantizedMatrix"], None] | None = None
     """Instead of `write`, where the layer keeps a quantised matrix as it is."""
 

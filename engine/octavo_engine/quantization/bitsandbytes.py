@@ -17,7 +17,7 @@ import torch
 
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.format import Stored, TensorInfos, check_multiple
-from octavo_engine.quantization.matrix import QuantizedMatrix
+from octavo_engine.quantization.without_kernel import WithoutKernel
 
 STATE_PREFIX = "weight.quant_state.bitsandbytes__"
 INT8_TOP = 127.0
@@ -31,17 +31,6 @@ class QuantState(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     nested_blocksize: int | None = None
     nested_offset: float | None = None
-
-
-class WithoutKernel:
-    """Part of a `WeightFormat`: no kernel holds such a matrix, it is dequantised at load."""
-
-    @property
-    def packing(self) -> None:
-        return None
-
-    def read(self, stored: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> QuantizedMatrix:
-        raise NotImplementedError("no kernel holds such a matrix")  # `packing` is None
 
 
 @dataclass(frozen=True)

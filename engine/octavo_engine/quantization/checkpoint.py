@@ -16,6 +16,7 @@ from octavo_engine.parallel.shares import Share
 from octavo_engine.quantization.assembly import Assembly, must_be_zero
 from octavo_engine.quantization.format import TensorInfos
 from octavo_engine.quantization.inputs import InputFormat
+from octavo_engine.quantization.mxfp4 import Mxfp4Experts
 from octavo_engine.quantization.rounding import (
     DynamicRounding,
     InputRounding,
@@ -130,6 +131,11 @@ class QuantizedCheckpoint:
         num_quantized = self._num_dequantized = 0
         for slot in slots:
             self._refuse_joined_experts(slot)
+            if (experts := self._experts(slot)) is not None:
+                num_quantized += 1
+                self._num_dequantized += 1
+                found += self._expert_slots(slot, experts)
+                continue
             module = slot.name.removesuffix(".weight")
             linear = self.linear(module) if slot.is_matrix else None
             if linear is None:
@@ -165,6 +171,26 @@ class QuantizedCheckpoint:
         )
         for suffix, tensor in stored.items():
             name = f"{module}.{suffix}"
+            yield Slot(name, tensor.shape, assembly.taker(suffix), dtypes=tensor.dtypes)
+
+    def _experts(self, slot: Slot) -> Mxfp4Experts | None:
+        """How the weights of all experts in one are quantised; None: they are not."""
+        linear = self.linear(slot.name) if slot.is_experts else None
+        if linear is None or not isinstance(linear.weights, Mxfp4Experts):
+            return None
+        return linear.weights
+
+    def _expert_slots(self, slot: Slot, experts: Mxfp4Experts) -> Iterator[Slot]:
+        num_experts, in_features, num_rows = slot.shape
+        shape = (num_experts, num_rows, in_features)
+        stored = experts.tensors(slot.name, shape, self._infos)
+
+        def write(held: dict[str, torch.Tensor]) -> None:
+            slot.write(experts.dequantize(held, shape).transpose(1, 2))
+
+        assembly = Assembly(slot.name, frozenset(stored), device=self._device, finish=write)
+        for suffix, tensor in stored.items():
+            name = f"{slot.name}_{suffix}"
             yield Slot(name, tensor.shape, assembly.taker(suffix), dtypes=tensor.dtypes)
 
     def _writer(

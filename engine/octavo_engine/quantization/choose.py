@@ -7,7 +7,9 @@ from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.scaled import ScaledFormat, ValueKind
 from octavo_engine.quantization.scheme import LinearScheme, Matcher, Rule, Scheme
 
-CHOICES = ("auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "fp8", "int8")
+CHOICES = (
+    "auto", "none", "gptq", "awq", "compressed-tensors", "bitsandbytes", "mxfp4", "fp8", "int8",
+)  # fmt: skip
 UNQUANTIZED_MODULES = ("lm_head",)
 
 

@@ -16,6 +16,7 @@ from octavo_engine.quantization.configs.common import QuantizationConfig
 from octavo_engine.quantization.configs.compressed_tensors import CompressedTensorsConfig
 from octavo_engine.quantization.configs.fp8 import Fp8Config
 from octavo_engine.quantization.configs.gptq import GptqConfig
+from octavo_engine.quantization.configs.mxfp4 import Mxfp4Config
 from octavo_engine.quantization.format import TensorInfos
 from octavo_engine.quantization.scheme import Scheme
 
@@ -27,6 +28,7 @@ CONFIGS: Mapping[str, type[QuantizationConfig]] = {
     "auto-round": AutoRoundConfig,
     "intel/auto-round": AutoRoundConfig,  # its name until 2025
     "bitsandbytes": BitsAndBytesConfig,
+    "mxfp4": Mxfp4Config,
 }
 
 QUANTIZED_SUFFIXES = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv")

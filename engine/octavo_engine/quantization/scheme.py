@@ -12,7 +12,7 @@ from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.format import WeightFormat
 from octavo_engine.quantization.inputs import InputFormat
 
-Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "int8", "bitsandbytes"]
+Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "int8", "bitsandbytes", "mxfp4"]
 
 
 @dataclass(frozen=True, kw_only=True)
