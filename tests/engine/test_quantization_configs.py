@@ -8,6 +8,7 @@ from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.awq import AwqFormat
 from octavo_engine.quantization.bitsandbytes import Bnb4BitFormat, BnbInt8Format
 from octavo_engine.quantization.format import WeightFormat
+from octavo_engine.quantization.fp4 import Fp4Format
 from octavo_engine.quantization.gptq import GptqFormat
 from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.packed import PackedFormat
@@ -61,6 +62,7 @@ def inputs(**changes: Any) -> dict[str, Any]:
 
 FP8_ROWS = weights(num_bits=8, type="float", strategy="channel", group_size=None)
 INT8_ROWS = weights(num_bits=8, strategy="channel", group_size=None)
+FP4 = weights(type="float", strategy="tensor_group", group_size=16)
 FP8_TOKENS = InputFormat(kind="fp8", is_dynamic=True)
 
 
@@ -152,6 +154,18 @@ FP8_TOKENS = InputFormat(kind="fp8", is_dynamic=True)
                 inputs=InputFormat(kind="int8", is_dynamic=True, is_symmetric=False),
             ),
         ),
+        (
+            compressed_tensors("int-quantized", INT8_ROWS | {"num_bits": 4}, inputs()),
+            LinearScheme(weights=ScaledFormat(kind="int8", scales=PER_ROW), inputs=FP8_TOKENS),
+        ),
+        (
+            compressed_tensors("nvfp4-pack-quantized", FP4),
+            LinearScheme(weights=Fp4Format("nvfp4")),
+        ),
+        (
+            compressed_tensors("mxfp4-pack-quantized", FP4 | {"group_size": 32}),
+            LinearScheme(weights=Fp4Format("mxfp4")),
+        ),
     ],
 )
 def test_a_config_is_read_into_its_scheme(raw: dict[str, Any], expected: LinearScheme) -> None:
@@ -180,7 +194,15 @@ def test_a_config_is_read_into_its_scheme(raw: dict[str, Any], expected: LinearS
         ),
         (AUTO_ROUND | {"packing_format": "auto_round:exllamav2"}, "'auto_round:exllamav2' is not"),
         (AUTO_ROUND | {"act_bits": 8}, "act_bits 8 is not supported"),
-        (compressed_tensors("nvfp4-pack-quantized", weights()), "'nvfp4-pack-quantized' is not"),
+        (compressed_tensors("mxfp8-quantized", weights()), "'mxfp8-quantized' is not"),
+        (
+            compressed_tensors("nvfp4-pack-quantized", FP4 | {"group_size": 32}),
+            "nvfp4 of type 'float', 4 bits, group_size 32, symmetric True is not supported",
+        ),
+        (
+            compressed_tensors("nvfp4-pack-quantized", FP4, inputs(num_bits=4, dynamic="local")),
+            r"inputs of 4 bits \(float\) are not supported, only of 8",
+        ),
         (
             compressed_tensors("pack-quantized", weights(num_bits=3)),
             "group_0: pack-quantized int of 3 bits is not supported",

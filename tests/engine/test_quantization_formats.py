@@ -10,6 +10,7 @@ from octavo_engine.loading.source import TensorInfo
 from octavo_engine.quantization.awq import AwqFormat
 from octavo_engine.quantization.bits import unpack_columns, unpack_rows
 from octavo_engine.quantization.format import TensorInfos
+from octavo_engine.quantization.fp4 import Fp4Format
 from octavo_engine.quantization.gptq import GptqFormat
 from octavo_engine.quantization.packed import PackedFormat
 from octavo_engine.quantization.scaled import PER_ROW, PER_TENSOR, ScaledFormat, Scales
@@ -48,7 +49,7 @@ def scales_of(seed: int, *shape: int) -> torch.Tensor:
 
 def infos_of(module: str, stored: dict[str, torch.Tensor]) -> TensorInfos:
     dtypes = {torch.int32: "I32", torch.float32: "F32", torch.int8: "I8", torch.int64: "I64"}
-    dtypes[torch.float8_e4m3fn] = "F8_E4M3"
+    dtypes |= {torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8"}
     return {
         f"{module}.{suffix}": TensorInfo(tuple(tensor.shape), "x.safetensors", dtypes[tensor.dtype])
         for suffix, tensor in stored.items()
@@ -277,3 +278,37 @@ def test_asymmetric_int8_subtracts_its_zero_points() -> None:
         "weight_zero_point": torch.tensor([[-28]], dtype=torch.int8),
     }
     assert fmt.dequantize(stored, (1, 2)).tolist() == [[-50.0, 77.5]]
+
+
+FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+"""Of codes 0 to 7; with 8 added they are negative."""
+
+
+@pytest.mark.parametrize("group_size", [16, 32])
+def test_4_bit_floats_give_back_what_was_packed(group_size: int) -> None:
+    codes = numbers(4, 15, 6, 64)
+    values = torch.tensor(FP4 + [-one for one in FP4])[codes]
+    stored = {"weight_packed": (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8)}
+    num_groups = 64 // group_size
+    if group_size == 16:
+        fmt = Fp4Format("nvfp4")
+        scales = scales_of(5, 6, num_groups).mul(400).to(torch.float8_e4m3fn)
+        stored |= {"weight_scale": scales, "weight_global_scale": torch.tensor([300.0])}
+        factors = scales.float() / 300
+    else:
+        fmt = Fp4Format("mxfp4")
+        scales = 110 + numbers(6, 20, 6, num_groups)
+        stored["weight_scale"] = scales.to(torch.uint8)
+        factors = 2.0 ** (scales.float() - 127)
+    shapes = fmt.tensors("m", (6, 64), infos_of("m", stored))
+    assert {suffix: spec.shape for suffix, spec in shapes.items()} == {
+        suffix: tuple(tensor.shape) for suffix, tensor in stored.items()
+    }
+    assert {spec.dtypes[0] for spec in shapes.values()} <= {"U8", "F8_E4M3", "F32"}
+    expected = values * factors.repeat_interleave(group_size, 1)
+    torch.testing.assert_close(fmt.dequantize(stored, (6, 64)), expected)
+
+
+def test_a_row_that_scales_do_not_divide_is_refused_with_the_numbers() -> None:
+    with pytest.raises(CheckpointError, match="'m' has 40 inputs, which is not a multiple of 16"):
+        Fp4Format("nvfp4").tensors("m", (8, 40), {})

@@ -1,9 +1,7 @@
-"""MXFP4, as gpt-oss's experts are published: 4-bit floats, 32 of them with one scale.
+"""MXFP4, as gpt-oss's experts are published: all of a layer in one, each N rows and K inputs.
 
-Stored for all experts of a layer in one, each a matrix of N rows and K inputs:
-  NAME_blocks [E, N, K/32, 16] uint8, the first of two numbers (e2m1) in the low bits
-  NAME_scales [E, N, K/32] uint8: 2 to the power of this less 127 (e8m0); 255 stands for no number
-See "OCP Microscaling Formats (MX) Specification", version 1.0.
+NAME_blocks [E, N, K/32, 16] uint8, two numbers to a byte (see `fp4`)
+NAME_scales [E, N, K/32] uint8: 2 to the power of this less 127 (e8m0); 255 stands for no number
 """
 
 from collections.abc import Mapping
@@ -11,15 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.format import Stored, TensorInfos, check_multiple
+from octavo_engine.quantization.fp4 import (
+    GROUP_SIZES,
+    refuse_no_number,
+    scale_by_powers,
+    unpack,
+)
 from octavo_engine.quantization.without_kernel import WithoutKernel
 
-BLOCK_INPUTS = 32
-NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""Of the codes 0 to 15."""
-SCALE_BIAS = 127
-NO_NUMBER = 255
+BLOCK_INPUTS = GROUP_SIZES["mxfp4"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,8 @@ class Mxfp4Experts(WithoutKernel):
         """[E, num_rows, in_features] bfloat16, which holds all such numbers exactly; one expert
         after the other, so that little more than the result is in memory."""
         blocks, scales = stored["blocks"], stored["scales"]
-        if int(scales.max()) == NO_NUMBER:
-            raise CheckpointError(f"a scale is {NO_NUMBER}, which stands for no number")
+        refuse_no_number(scales)
         out = torch.empty(shape, dtype=torch.bfloat16, device=blocks.device)
-        numbers = torch.tensor(NUMBERS, device=blocks.device)
         for expert, packed, exponents in zip(out, blocks, scales, strict=True):
-            codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
-            powers = (exponents.int() - SCALE_BIAS).repeat_interleave(BLOCK_INPUTS, dim=-1)
-            expert.copy_(torch.ldexp(numbers[codes.int()].flatten(-2), powers))
+            expert.copy_(scale_by_powers(unpack(packed).flatten(-2), exponents))
         return out

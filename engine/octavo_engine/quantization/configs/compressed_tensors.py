@@ -1,5 +1,6 @@
 """The config of compressed-tensors (llm-compressor): groups of modules with a scheme for each."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -7,13 +8,19 @@ import msgspec
 from octavo_engine.errors import CheckpointError
 from octavo_engine.quantization.configs.common import EVERYTHING, read_group_size
 from octavo_engine.quantization.format import WeightFormat
+from octavo_engine.quantization.fp4 import GROUP_SIZES, Fp4Format, Fp4Kind
 from octavo_engine.quantization.inputs import InputFormat
 from octavo_engine.quantization.packed import PackedFormat
 from octavo_engine.quantization.scaled import PER_ROW, PER_TENSOR, ScaledFormat, Scales, ValueKind
 from octavo_engine.quantization.scheme import LinearScheme, Matcher, Rule, Scheme
 
 PACKED_BITS = (4, 8)
+INPUT_BITS = 8
 SCALED_FORMATS = ("int-quantized", "float-quantized", "naive-quantized")
+FP4_FORMATS: Mapping[str, Fp4Kind] = {
+    "mxfp4-pack-quantized": "mxfp4",
+    "nvfp4-pack-quantized": "nvfp4",
+}
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +35,14 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     block_structure: tuple[int, int] | str | None = None
 
     def kind(self) -> ValueKind:
-        if self.num_bits == 8 and self.type in ("int", "float"):
-            return "int8" if self.type == "int" else "fp8"
+        """Of what is stored: integers of 4 bits lie in 8 unless they are packed."""
+        if self.type == "int" and self.num_bits in PACKED_BITS:
+            return "int8"
+        if self.type == "float" and self.num_bits == 8:
+            return "fp8"
         raise CheckpointError(
-            f"type {self.type!r} of {self.num_bits} bits is not supported, only int and float of 8"
+            f"type {self.type!r} of {self.num_bits} bits is not supported, only int of 4 and 8 and "
+            "float of 8"
         )
 
     def resolved_strategy(self) -> str:
@@ -118,14 +129,28 @@ def _weight_format(file_format: str | None, numbers: Numbers) -> WeightFormat:
         raise CheckpointError("weights with dynamic scales are not supported")
     if file_format == "pack-quantized":
         return _packed_format(numbers)
+    if file_format is not None and (fp4 := FP4_FORMATS.get(file_format)) is not None:
+        return _fp4_format(fp4, numbers)
     if file_format is None or file_format in SCALED_FORMATS:
         kind = numbers.kind()
         if kind == "fp8" and not numbers.symmetric:
             raise CheckpointError("asymmetric float weights are not supported")
         return ScaledFormat(kind=kind, scales=_scales(numbers), is_symmetric=numbers.symmetric)
     raise CheckpointError(
-        f"format {file_format!r} is not supported, only pack-quantized, {', '.join(SCALED_FORMATS)}"
+        f"format {file_format!r} is not supported, only pack-quantized, "
+        f"{', '.join((*SCALED_FORMATS, *FP4_FORMATS))}"
     )
+
+
+def _fp4_format(kind: Fp4Kind, numbers: Numbers) -> Fp4Format:
+    wanted = ("float", 4, GROUP_SIZES[kind])
+    if (numbers.type, numbers.num_bits, numbers.group_size) != wanted or not numbers.symmetric:
+        raise CheckpointError(
+            f"{kind} of type {numbers.type!r}, {numbers.num_bits} bits, group_size "
+            f"{numbers.group_size}, symmetric {numbers.symmetric} is not supported, only symmetric "
+            f"float of 4 bits in groups of {GROUP_SIZES[kind]}"
+        )
+    return Fp4Format(kind)
 
 
 def _packed_format(numbers: Numbers) -> PackedFormat:
@@ -176,6 +201,11 @@ def _block_scales(structure: tuple[int, int] | str | None) -> Scales:
 
 
 def _input_format(numbers: Numbers) -> InputFormat:
+    if numbers.num_bits != INPUT_BITS:
+        raise CheckpointError(
+            f"inputs of {numbers.num_bits} bits ({numbers.type}) are not supported, only of "
+            f"{INPUT_BITS}"
+        )
     kind: Literal["fp8", "int8"] = numbers.kind()
     strategy = numbers.resolved_strategy()
     if not isinstance(numbers.dynamic, bool):
