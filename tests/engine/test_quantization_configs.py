@@ -27,6 +27,18 @@ AUTO_ROUND = {
     "group_size": 128,
     "sym": True,
 }
+AUTO_ROUND_FP8 = {
+    "quant_method": "auto-round",
+    "bits": 8,
+    "group_size": [128, 128],
+    "data_type": "fp",
+    "fmt": "e4m3",
+    "act_bits": 8,
+    "act_data_type": "fp",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+    "packing_format": "auto_round:fp8",
+}
 
 
 def gptq_format(**changes: Any) -> GptqFormat:
@@ -85,6 +97,26 @@ FP8_TOKENS = InputFormat(kind="fp8", is_dynamic=True)
         (
             AUTO_ROUND | {"packing_format": "auto_round", "sym": False},
             LinearScheme(weights=gptq_format(is_symmetric=False, zero_offset=0)),
+        ),
+        (
+            AUTO_ROUND_FP8,
+            LinearScheme(
+                weights=ScaledFormat(kind="fp8", scales=Scales(num_rows=128, num_inputs=128)),
+                inputs=InputFormat(kind="fp8", is_dynamic=True, group_size=128),
+            ),
+        ),
+        (
+            AUTO_ROUND_FP8
+            | {
+                "packing_format": "auto_round:fp8_static",
+                "activation_scheme": "static",
+                "group_size": -1,
+                "weight_block_size": None,
+            },
+            LinearScheme(
+                weights=ScaledFormat(kind="fp8", scales=None),
+                inputs=InputFormat(kind="fp8", is_dynamic=False),
+            ),
         ),
         (
             AUTO_ROUND | {"packing_format": "auto_round:auto_awq"},
@@ -194,6 +226,8 @@ def test_a_config_is_read_into_its_scheme(raw: dict[str, Any], expected: LinearS
         ),
         (AUTO_ROUND | {"packing_format": "auto_round:exllamav2"}, "'auto_round:exllamav2' is not"),
         (AUTO_ROUND | {"act_bits": 8}, "act_bits 8 is not supported"),
+        (AUTO_ROUND | {"group_size": [128, 128]}, r"group_size \[128, 128\] is not supported"),
+        (AUTO_ROUND_FP8 | {"act_bits": 16}, "8 bits, act_bits 16 is not supported, only fp of 8"),
         (compressed_tensors("mxfp8-quantized", weights()), "'mxfp8-quantized' is not"),
         (
             compressed_tensors("nvfp4-pack-quantized", FP4 | {"group_size": 32}),
