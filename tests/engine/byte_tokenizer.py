@@ -1,6 +1,6 @@
 """A tokenizer whose ids are bytes, with three special tokens and a template; made in memory."""
 
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as HFTokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -34,6 +34,16 @@ def make_tokenizer(
     defaults: GenerationDefaults | None = None, chat_template: str | None = CHAT_TEMPLATE
 ) -> Tokenizer:
     return Tokenizer(make_hf_tokenizer(chat_template), defaults or GenerationDefaults())
+
+
+def make_tokenizer_with_bos() -> Tokenizer:
+    """Begins each text with <|start|>."""
+    hf_tokenizer = make_hf_tokenizer()
+    hf_tokenizer.bos_token = "<|start|>"
+    hf_tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|start|> $A", special_tokens=[("<|start|>", START_ID)]
+    )
+    return Tokenizer(hf_tokenizer, GenerationDefaults())
 
 
 def ids_of(text: str) -> list[int]:

@@ -21,7 +21,7 @@ from octavo_engine.cli.serve import load_model
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from octavo_engine.core import process_client
 from octavo_engine.core.in_process import build_engine
-from octavo_engine.core.process_client import ProcessEngine, start_process_engine
+from octavo_engine.core.process_client import ProcessEngine
 from octavo_engine.errors import CheckpointError, EngineDead, PromptTooLong, QueueFull
 from octavo_engine.logs import LogFormat
 from octavo_engine.messages import ENGINE_STOPPED, EngineClient, EngineRequest, RequestDelta
@@ -54,7 +54,8 @@ def seen() -> list[tuple[Stage, float]]:
 @pytest.fixture(scope="module")
 def shared(config: EngineConfig, seen: list[tuple[Stage, float]]) -> Iterator[ProcessEngine]:
     """One engine for the tests that leave it alive."""
-    engine = start_process_engine(config, "json", lambda stage, share: seen.append((stage, share)))
+    engine = ProcessEngine(config, "json")
+    engine.load(lambda stage, share: seen.append((stage, share)))
     yield engine
     engine.close_blocking()
 
@@ -130,8 +131,11 @@ def test_load_reports_its_stages(shared: ProcessEngine, seen: list[tuple[Stage, 
 
 def test_broken_model_is_the_same_error_as_in_one_process(tmp_path: Path) -> None:
     broken = EngineConfig(model=ModelSettings(path=str(tmp_path / "missing"), device="cpu"))
+    engine = ProcessEngine(broken, "json")
     with pytest.raises(CheckpointError, match="missing"):
-        start_process_engine(broken, "json", silent)
+        engine.load(silent)
+    with pytest.raises(ProcessLookupError):
+        os.kill(engine.pid, 0)
 
 
 def test_the_core_loads_beside_the_tokenizer_and_ends_when_that_fails(
@@ -160,7 +164,8 @@ def test_the_core_loads_beside_the_tokenizer_and_ends_when_that_fails(
 async def test_stopped_core_shows_in_the_ages_and_a_killed_one_ends_its_streams(
     config: EngineConfig,
 ) -> None:
-    engine = start_process_engine(config, "json", silent)
+    engine = ProcessEngine(config, "json")
+    engine.load(silent)
     stream = engine.submit(request("a", 240))
     await anext(stream)
     os.kill(engine.pid, signal.SIGSTOP)

@@ -3,7 +3,14 @@
 from typing import Any
 
 import pytest
-from tests.engine.byte_tokenizer import CHAT_TEMPLATE, ids_of, make_tokenizer
+from tests.engine.byte_tokenizer import (
+    CHAT_TEMPLATE,
+    END_ID,
+    START_ID,
+    ids_of,
+    make_tokenizer,
+    make_tokenizer_with_bos,
+)
 from tests.engine.echo_engine import EchoEngine, always
 from tests.engine.server_client import chat_body, serving
 
@@ -26,8 +33,15 @@ async def test_chat_prompt_is_the_rendered_template() -> None:
     engine = EchoEngine(always("x"))
     async with serving(engine) as client:
         await client.chat("hi")
-    expected = make_tokenizer().encode_chat([{"role": "user", "content": "hi"}])
-    assert engine.requests[0].prompt_token_ids == expected
+    turns = [START_ID, *ids_of("user:hi"), END_ID, START_ID, *ids_of("assistant:")]
+    assert engine.requests[0].prompt_token_ids == turns
+
+
+async def test_a_rendered_conversation_gets_no_second_beginning() -> None:
+    engine = EchoEngine(always("x"))
+    async with serving(engine, make_tokenizer_with_bos()) as client:
+        await client.chat("hi")
+    assert engine.requests[0].prompt_token_ids[:2] == [START_ID, ord("u")]
 
 
 async def test_content_parts_are_joined() -> None:

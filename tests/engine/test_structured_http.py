@@ -16,7 +16,7 @@ from tests.engine.server_client import client_of, make_state
 
 from octavo_engine.config import CacheSettings, EngineConfig, ModelSettings
 from octavo_engine.core.in_process import build_engine
-from octavo_engine.core.process_client import start_process_engine
+from octavo_engine.core.process_client import ProcessEngine
 from octavo_engine.progress import silent
 from octavo_engine.server.chat_formats import choose_formats
 from octavo_engine.server.errors import ApiError
@@ -55,8 +55,11 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         model=ModelSettings(path=str(folder), device="cpu"),
         cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
     )
-    is_apart = request.param == "core apart"
-    engine = start_process_engine(config, "json", silent) if is_apart else build_engine(config)
+    if request.param == "core apart":
+        engine = ProcessEngine(config, "json")
+        engine.load(silent)
+    else:
+        engine = build_engine(config)
     yield engine
     engine.close_blocking()
 

@@ -130,7 +130,11 @@ class ProcessEngine:
         self._release()
 
     def load(self, report: Report) -> None:
-        """Blocks until the core is ready. Raises what went wrong; then nothing is left behind."""
+        """Blocks until the core is ready.
+
+        Raises ConfigError, CheckpointError, MemoryError or CoreProcessFailed; then nothing is left
+        behind.
+        """
         try:
             while self._stats is None:
                 message = self._next_report()
@@ -247,15 +251,3 @@ class ProcessEngine:
         code = self._process.returncode
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"the core's process has ended by {how}"
-
-
-def start_process_engine(
-    config: EngineConfig, log_format: LogFormat, report: Report
-) -> ProcessEngine:
-    """Starts the core's process and waits until it has loaded the model.
-
-    Raises ConfigError, CheckpointError, MemoryError or CoreProcessFailed.
-    """
-    engine = ProcessEngine(config, log_format)
-    engine.load(report)
-    return engine

@@ -190,10 +190,6 @@ class Tokenizer:
                     "chat_template_kwargs",
                 )
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Token ids of a rendered conversation; the template writes its own special tokens."""
-        return self.encode(self.render_chat(messages, **options), add_special_tokens=False)
-
 
 def _surrogate_at(text: str) -> int | None:
     try:
