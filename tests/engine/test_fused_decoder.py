@@ -7,7 +7,8 @@ import torch
 
 from octavo_engine.cuda import fusable, fused_shares
 from octavo_engine.cuda.fusable import fusable_blocks
-from octavo_engine.cuda.fused_decoder import FusedPass, fuse
+from octavo_engine.cuda.fused_decoder import fuse
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.cuda.fused_shares import SharedFusedDecoder
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext
 from octavo_engine.layers.linear import Build

@@ -11,7 +11,8 @@ from octavo_engine.batch import KVGroup
 from octavo_engine.config import EngineConfig
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import Shapes
-from octavo_engine.cuda.fused_decoder import FusedPass, fuse
+from octavo_engine.cuda.fused_decoder import fuse
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.cuda.memory import (
     capture_all,
     collector_at_rest,

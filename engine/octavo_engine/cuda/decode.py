@@ -13,7 +13,7 @@ import torch
 import octavo_kernels
 from octavo_engine.batch import KVGroup
 from octavo_engine.cuda.buffers import StepBuffers
-from octavo_engine.cuda.fused_decoder import FusedPass
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.row_table import DeviceRowTable
 from octavo_engine.layers.context import GroupStep, LayerCache, StepContext

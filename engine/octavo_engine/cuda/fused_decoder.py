@@ -10,19 +10,17 @@ from octavo_engine.cuda.fusable import (
     FusedBlock,
     fusable_blocks,
     gates_by_rows,
-    max_fused_tokens,
     multiply,
     multiply_one,
     row_norm,
-    take_single_rows,
 )
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.cuda.fused_shares import SharedFusedDecoder
 from octavo_engine.layers.context import LayerCache, StepContext
 from octavo_engine.layers.norm import RMSNorm
 from octavo_engine.models.decoder import Decoder
 from octavo_kernels.linear_ops import (
     MAX_SKINNY_TOKENS,
-    MAX_TILES,
     ONE_TOKEN_PART,
     ROW_TILE,
     NormInput,
@@ -30,21 +28,16 @@ from octavo_kernels.linear_ops import (
 )
 
 
-class FusedDecoder:
-    """Made by `fuse`. Takes up to `max_tokens` tokens, one pass at a time."""
+class FusedDecoder(FusedPass):
+    """Of one GPU; made by `fuse`."""
 
     def __init__(self, decoder: Decoder, blocks: list[FusedBlock]) -> None:
-        self._decoder = decoder
-        self._blocks = blocks
-        device = decoder.vocabulary.embedding.device
-        self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
+        super().__init__(decoder, blocks)
         self._num_parts = decoder.config.hidden_size // ROW_TILE
-        self._takes_single_rows = take_single_rows(blocks)
-        self.max_tokens = max_fused_tokens(blocks)
         # One for the norm before the attention, one for that before the feed-forward network.
-        self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=device)
+        self._squares = torch.zeros(2, self._num_parts, MAX_SKINNY_TOKENS, device=self._device)
         parts_of_one = decoder.config.hidden_size // ONE_TOKEN_PART
-        self._squares_of_one = torch.zeros(parts_of_one, MAX_SKINNY_TOKENS, device=device)
+        self._squares_of_one = torch.zeros(parts_of_one, MAX_SKINNY_TOKENS, device=self._device)
 
     def hidden_states_into(
         self,
@@ -53,7 +46,6 @@ class FusedDecoder:
         context: StepContext,
         caches: list[LayerCache],
     ) -> None:
-        """`Decoder.hidden_states` into out."""
         embed = self._decoder.vocabulary.embed_with_norm
         if len(token_ids) == 1 and self._takes_single_rows:
             residual, _ = embed(token_ids, None)
@@ -117,9 +109,6 @@ class FusedDecoder:
     def _prepare(self, residual: torch.Tensor, norm: RMSNorm, which: int) -> NormOutput:
         scaled = torch.empty_like(residual)
         return NormOutput(residual, norm.weight, norm.weight_offset, scaled, self._squares[which])
-
-
-FusedPass = FusedDecoder | SharedFusedDecoder
 
 
 def fuse(decoder: Decoder) -> FusedPass | None:

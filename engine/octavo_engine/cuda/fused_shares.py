@@ -9,29 +9,17 @@ import torch
 
 from octavo_engine.cuda.fusable import (
     Fusable,
-    FusedBlock,
     gates_by_rows,
-    max_fused_tokens,
     multiply,
     multiply_one,
     row_norm,
-    take_single_rows,
 )
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.layers.context import LayerCache, StepContext
-from octavo_engine.models.decoder import Decoder
-from octavo_kernels.linear_ops import MAX_TILES
 
 
-class SharedFusedDecoder:
-    """Made by `fuse`. Takes up to `max_tokens` tokens, one pass at a time."""
-
-    def __init__(self, decoder: Decoder, blocks: list[FusedBlock]) -> None:
-        self._decoder = decoder
-        self._blocks = blocks
-        device = decoder.vocabulary.embedding.device
-        self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
-        self._takes_single_rows = take_single_rows(blocks)
-        self.max_tokens = max_fused_tokens(blocks)
+class SharedFusedDecoder(FusedPass):
+    """Of a rank; made by `fuse`."""
 
     def hidden_states_into(
         self,
@@ -40,7 +28,6 @@ class SharedFusedDecoder:
         context: StepContext,
         caches: list[LayerCache],
     ) -> None:
-        """`Decoder.hidden_states` into out."""
         first = row_norm(self._blocks[0].before_attention)
         residual, x = self._decoder.vocabulary.embed_with_norm(token_ids, first)
         assert x is not None

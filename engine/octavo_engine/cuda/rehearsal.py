@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo_engine.cuda.fused_decoder import FusedPass, fuse
+from octavo_engine.cuda.fused_decoder import fuse
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.layers.context import LayerCache
 from octavo_engine.models.decoder import Decoder
 

@@ -12,7 +12,7 @@ import octavo_kernels
 from octavo_engine.batch import AdmittedRow, Batch, KVGroup, PromptLogprobs, RowWork
 from octavo_engine.cuda.buffers import StepBuffers
 from octavo_engine.cuda.decode import DecodeForward, SampleTail, Shapes
-from octavo_engine.cuda.fused_decoder import FusedPass
+from octavo_engine.cuda.fused_pass import FusedPass
 from octavo_engine.cuda.graphs import CapturedFunction, ends_of_powers, graph_sizes
 from octavo_engine.cuda.id_ring import IdRing
 from octavo_engine.cuda.launched import LaunchedCudaStep, StepTokens
