@@ -181,9 +181,10 @@ def test_prompt_logprobs_match_the_cpu_runner(llama: Path) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         for part, reference in zip(mine.prompt_logprobs, theirs.prompt_logprobs, strict=True):
             assert part.first_position == reference.first_position
-            assert [p.chosen.token_id for p in part.positions] == [
-                p.chosen.token_id for p in reference.positions
-            ]
+            for position, wanted in zip(part.positions, reference.positions, strict=True):
+                assert position.chosen.token_id == wanted.chosen.token_id
+                assert position.chosen.logprob == pytest.approx(wanted.chosen.logprob, abs=1e-5)
+                assert [t.token_id for t in position.top] == [t.token_id for t in wanted.top]
 
 
 def test_a_step_that_never_decodes_alone_gives_the_same_tokens(llama: Path) -> None:

@@ -88,13 +88,17 @@ def test_sampling_inputs_come_from_each_rows_own_place(device, generator):
     rows = torch.tensor([4, -1, 0, 8], dtype=torch.int32, device=device)
     positions = torch.tensor([10, 0, 699, 5], dtype=torch.int32, device=device)
     found = _params(4, device)
+    names = ("temperature", "top_k", "top_p", "min_p", "seeds")
+    for name in (*names, "positions"):
+        getattr(found, name).fill_(77)  # what an earlier step has left
     gpu.sampling_inputs(rows, positions, table, found)
     real = torch.tensor([0, 2, 3], device=device)
-    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+    for name in names:
         source = getattr(table, name)[rows[real].long()]
         assert torch.equal(getattr(found, name)[real], source), name
     assert found.positions[real].tolist() == [11, 700, 6]
-    assert found.temperature[1] == 0, "padding is greedy"
+    padding = [getattr(found, name)[1].item() for name in names]
+    assert padding == [0, 0, 1, 0, 0], "padding is greedy"
 
 
 def test_commit_stores_tokens_in_the_table_and_on_the_host(device):
