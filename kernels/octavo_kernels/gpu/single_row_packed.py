@@ -39,10 +39,6 @@ class SingleRowConfig:
     num_warps: int
     overlaps: bool
     """Whether words are loaded while the kernel before still runs."""
-    asks_first: bool = False
-    """Whether words are asked for before anything else, though that holds registers."""
-    max_registers: int | None = None
-    """Of a thread; fewer let more programs, and so more loads, be on a core."""
 
 
 def single_row_config(weight: PackedWeight, *, gated: bool) -> SingleRowConfig:
@@ -77,7 +73,7 @@ def _sums(
     words, scales, zeros, x, gamma, one, row, is_row, N: tl.constexpr, K: tl.constexpr,
     STEPS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr,
     HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
-    HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, ASKS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
+    HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """(products of the rows before a row's scale, sum of the inputs' squares)."""
     chunks: tl.constexpr = (STEPS + CHUNK - 1) // CHUNK
@@ -88,8 +84,6 @@ def _sums(
         ahead = _load(words, scales, zeros, row, is_row, CHUNK, N, K, STEPS, CHUNK, GROUP,
                       SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4)  # fmt: skip
     wait_for_previous(OVERLAP)
-    if ASKS_FIRST and not OVERLAP:
-        tl.debug_barrier()
     totals = tl.zeros((row.shape[0], CHUNK * 8), tl.float32)
     squares = tl.zeros((CHUNK * 64,), tl.float32)
     # Bytes that a loop carries take a register each: there the loop is unrolled.
@@ -129,8 +123,7 @@ def _single_row_packed_kernel(
     HAS_GROUPS: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_INT4: tl.constexpr,
     GATED: tl.constexpr, HAS_NORM: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr, PREPARES: tl.constexpr, PART: tl.constexpr, STRIDE: tl.constexpr,
-    SQUARE_PARTS: tl.constexpr, SQUARES_BLOCK: tl.constexpr, ASKS_FIRST: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SQUARE_PARTS: tl.constexpr, SQUARES_BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = 2 if GATED else 1
     idx = tl.arange(0, parts * BLOCK_N)
@@ -140,8 +133,7 @@ def _single_row_packed_kernel(
     row = first + idx % BLOCK_N + (idx // BLOCK_N) * N
     result, square_sum = _sums(
         words, scales, zeros, x, gamma, one, row, is_row, parts * N, K, STEPS, CHUNK,
-        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OFFSET, ASKS_FIRST,
-        OVERLAP,
+        GROUP, SCALE_ROWS, HAS_GROUPS, HAS_ZEROS, IS_INT4, HAS_NORM, OFFSET, OVERLAP,
     )  # fmt: skip
     if not HAS_GROUPS:
         result *= tl.load(scales + row // SCALE_ROWS, mask=is_row, other=0.0).to(tl.float32)
@@ -221,9 +213,7 @@ def single_row_packed_linear(
         STRIDE=MAX_SKINNY_TOKENS,
         SQUARE_PARTS=0 if prepared is None else prepared.num_parts,
         SQUARES_BLOCK=1 if prepared is None else triton.next_power_of_2(prepared.num_parts),
-        ASKS_FIRST=config.asks_first,
         num_warps=config.num_warps,
-        maxnreg=config.max_registers,
         **_constants(weight),
         **(overlap_options(x.device) if config.overlaps else {"OVERLAP": False}),
     )
