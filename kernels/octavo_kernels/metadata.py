@@ -46,6 +46,8 @@ class AttentionMetadata:
     """Filled by `prepare_attention` on a CPU: the decode rows in buckets of like length."""
 
 
+PREFILL_TILE = 128
+"""Queries in a tile of prefill work."""
 PAGE_MAX = 448.0
 """The largest number of e4m3: what pages of 8 bits hold at most, in units of the scale."""
 

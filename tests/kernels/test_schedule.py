@@ -8,11 +8,11 @@ from tests.kernels.attention_case import make_case
 
 from octavo_kernels.gpu.schedule import (
     PLAN_ALIGNMENT,
-    PREFILL_TILE,
     cut_tiles,
     plan_decode,
     target_items,
 )
+from octavo_kernels.metadata import PREFILL_TILE
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,15 @@ from octavo_engine.memory_facts import LARGEST_GRAPH_TOKENS
 from octavo_engine.models.protocol import Model
 from octavo_engine.runner.inputs import StepInputs
 from octavo_engine.runner.rope_tables import RopeTables
+from octavo_kernels.metadata import PREFILL_TILE
 
 SIZES = [64, *range(128, 513, 64), *range(640, 1025, 128), 1280, 1536, 1792, LARGEST_GRAPH_TOKENS]
-TILE_QUERIES = 128
 SURPLUS_TILES = 16
 """Tiles beyond those of one long prompt: as many short prompts fit in a step."""
 
 
 def num_tiles(num_tokens: int) -> int:
-    return -(-num_tokens // TILE_QUERIES) + SURPLUS_TILES
+    return -(-num_tokens // PREFILL_TILE) + SURPLUS_TILES
 
 
 def wanted_sizes(max_num_rows: int) -> list[int]:

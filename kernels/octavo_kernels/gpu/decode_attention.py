@@ -25,7 +25,7 @@ from octavo_kernels.gpu.attention_parts import (
 )
 from octavo_kernels.gpu.kv_write import load_scale, scale_pointers
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
-from octavo_kernels.gpu.schedule import MAX_PIECES, SMALL_BATCH, DecodePlan
+from octavo_kernels.gpu.schedule import ITEM_FIELDS, MAX_PIECES, SMALL_BATCH, DecodePlan
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _decode_kernel(
 ):
     item = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
-    fields = items + item * 8
+    fields = items + item * ITEM_FIELDS
     wait_for_previous(OVERLAP)
     num_pieces = tl.load(fields + 3)
     if num_pieces > 0:

@@ -21,7 +21,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from octavo_kernels.gpu.attention_parts import AttentionOptions
 from octavo_kernels.gpu.hopper_blocks import MASKED, ROWS, attend_first, attend_next
-from octavo_kernels.gpu.schedule import PREFILL_TILE
+from octavo_kernels.metadata import PREFILL_TILE
 
 # Names differ between Triton 3.6 and later.
 _block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier

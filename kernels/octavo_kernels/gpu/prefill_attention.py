@@ -22,7 +22,7 @@ from octavo_kernels.gpu.attention_parts import (
     tile_descriptor,
 )
 from octavo_kernels.gpu.kv_write import load_scale, scale_pointers
-from octavo_kernels.gpu.schedule import PREFILL_TILE
+from octavo_kernels.metadata import PREFILL_TILE
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from octavo_kernels.gpu.launch import num_cores, overlap_options, wait_for_previous
-from octavo_kernels.metadata import AttentionMetadata
+from octavo_kernels.metadata import PREFILL_TILE, AttentionMetadata
 
-ITEM_FIELDS = 8
+ITEM_FIELDS = tl.constexpr(8)
 """row, first key, end of keys, pieces of the row, its first item, its first visible key, unused."""
 PLAN_ALIGNMENT = 64
 """Pieces begin at multiples of this many keys: a multiple of every kernel's block of keys."""
@@ -23,8 +23,6 @@ SMALL_BATCH = 24
 """Rows up to which decode is split finely: one row is too little work for the GPU."""
 MAX_PIECES = 128
 """Pieces that a row is cut into at most; the merge reads all their maxima at once."""
-PREFILL_TILE = 128
-"""Queries in a tile of prefill work."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def plan_decode(
     """seq_lens[rows] int32 -> the plan of at most rows + target_items pieces."""
     num_rows = seq_lens.shape[0]
     num_items = num_rows + target_items
-    items = torch.empty(num_items, ITEM_FIELDS, dtype=torch.int32, device=seq_lens.device)
+    items = torch.empty(num_items, ITEM_FIELDS.value, dtype=torch.int32, device=seq_lens.device)
     arrivals = torch.empty(num_rows, num_kv_heads, dtype=torch.int32, device=seq_lens.device)
     _plan_kernel[(num_rows,)](
         seq_lens,
@@ -142,7 +140,7 @@ def _plan_kernel(
     piece_len = (piece_len + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
     for start in range(0, num_pieces, 32):
         piece = start + tl.arange(0, 32)
-        item = items + (first_item + piece) * 8
+        item = items + (first_item + piece) * ITEM_FIELDS
         inside = piece < num_pieces
         tl.store(item, row + piece * 0, mask=inside)
         tl.store(item + 1, tl.minimum(begin + piece * piece_len, end), mask=inside)
@@ -154,7 +152,7 @@ def _plan_kernel(
         for start in range(first_item + num_pieces, num_rows + target_items, 32):
             item_idx = start + tl.arange(0, 32)
             inside = item_idx < num_rows + target_items
-            tl.store(items + item_idx * 8 + 3, item_idx * 0, mask=inside)
+            tl.store(items + item_idx * ITEM_FIELDS + 3, item_idx * 0, mask=inside)
 
 
 def cut_tiles(metadata: AttentionMetadata) -> list[tuple[int, int, int, int]]:
