@@ -312,3 +312,14 @@ def test_4_bit_floats_give_back_what_was_packed(group_size: int) -> None:
 def test_a_row_that_scales_do_not_divide_is_refused_with_the_numbers() -> None:
     with pytest.raises(CheckpointError, match="'m' has 40 inputs, which is not a multiple of 16"):
         Fp4Format("nvfp4").tensors("m", (8, 40), {})
+
+
+@pytest.mark.parametrize(("scale", "whole"), [(1.0, 0.0), (float("nan"), 2.0)])
+def test_a_scale_that_is_no_number_is_refused(scale: float, whole: float) -> None:
+    stored = {
+        "weight_packed": torch.zeros(1, 8, dtype=torch.uint8),
+        "weight_scale": torch.tensor([[scale]]).to(torch.float8_e4m3fn),
+        "weight_global_scale": torch.tensor([whole]),
+    }
+    with pytest.raises(CheckpointError, match=f"weight_global_scale {whole:g} is no finite number"):
+        Fp4Format("nvfp4").dequantize(stored, (1, 16))

@@ -74,4 +74,9 @@ class Fp4Format(WithoutKernel):
             refuse_no_number(scales)
             return scale_by_powers(numbers, scales)
         factors = scales.float() / stored["weight_global_scale"]
+        if not bool(factors.isfinite().all()):
+            raise CheckpointError(
+                "a scale divided by weight_global_scale "
+                f"{stored['weight_global_scale'].item():g} is no finite number"
+            )
         return numbers * factors.repeat_interleave(GROUP_SIZES["nvfp4"], dim=-1)
