@@ -36,9 +36,9 @@ def make_tokenizer(
     return Tokenizer(make_hf_tokenizer(chat_template), defaults or GenerationDefaults())
 
 
-def make_tokenizer_with_bos() -> Tokenizer:
+def make_tokenizer_with_bos(chat_template: str = CHAT_TEMPLATE) -> Tokenizer:
     """Begins each text with <|start|>."""
-    hf_tokenizer = make_hf_tokenizer()
+    hf_tokenizer = make_hf_tokenizer(chat_template)
     hf_tokenizer.bos_token = "<|start|>"
     hf_tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<|start|> $A", special_tokens=[("<|start|>", START_ID)]

@@ -37,11 +37,14 @@ async def test_chat_prompt_is_the_rendered_template() -> None:
     assert engine.requests[0].prompt_token_ids == turns
 
 
-async def test_a_rendered_conversation_gets_no_second_beginning() -> None:
+@pytest.mark.parametrize("beginning", ["", "<|start|>"])
+async def test_a_rendered_conversation_gets_no_beginning_but_its_templates(beginning: str) -> None:
+    template = f"{beginning}{{{{ messages[0].content }}}}"
     engine = EchoEngine(always("x"))
-    async with serving(engine, make_tokenizer_with_bos()) as client:
+    async with serving(engine, make_tokenizer_with_bos(template)) as client:
         await client.chat("hi")
-    assert engine.requests[0].prompt_token_ids[:2] == [START_ID, ord("u")]
+    expected = [START_ID] * bool(beginning) + ids_of("hi")
+    assert engine.requests[0].prompt_token_ids == expected
 
 
 async def test_content_parts_are_joined() -> None:
