@@ -208,6 +208,28 @@ def test_a_row_taken_again_starts_from_its_new_sequence(llama: Path) -> None:
     assert again == tokens_of(run_jobs(_cuda_runner(llama), [Job(second, 6)]))
 
 
+@pytest.mark.parametrize(
+    "earlier", [SamplingParams(temperature=1.0), SamplingParams(logit_bias={5: 1.0}, temperature=0)]
+)
+def test_a_row_taken_again_is_sampled_by_its_new_parameters_alone(
+    llama: Path, earlier: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A greedy row that follows another keeps the captured way."""
+    runner = _cuda_runner(llama)
+    first, second = prompts([12, 11])
+    run_jobs(runner, [Job(first, 2, earlier)])
+    runner.launch(Batch(step_id=0, released_rows=[0])).result()
+    captured, num_rows_seen = runner._sample_greedy.run, []
+
+    def run(num_rows: int) -> int:
+        num_rows_seen.append(num_rows)
+        return captured(num_rows)
+
+    monkeypatch.setattr(runner._sample_greedy, "run", run)
+    run_jobs(runner, [Job(second, 3)])
+    assert num_rows_seen == [1, 1, 1]
+
+
 def test_bad_parameters_fail_their_row_alone(llama: Path) -> None:
     runner = _cuda_runner(llama)
     bad = SamplingParams(temperature=0.0, logit_bias={5000: 1.0})

@@ -13,18 +13,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from octavo_kernels.gpu.gluon_names import REINTERPRET_IS_PUBLIC, block_barrier, copy_in
 from octavo_kernels.gpu.launch import capability, num_cores
-
-# Names differ between Triton 3.6 and later.
-_block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-_copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-REINTERPRET_IS_PUBLIC = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
 
 BLOCK_M = 128
 """Tokens of a tile, half of them a consumer's."""
@@ -66,14 +61,14 @@ def _producer(
             mbarrier.wait(free.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (2 * 64 + 2 * ROWS) * BLOCK_K * 2)
             for consumer in gl.static_range(2):
-                _copy_in(x_desc, [m * 128 + consumer * 64, k], full.index(stage),
-                         x_s.index(stage * 2 + consumer))  # fmt: skip
+                copy_in(x_desc, [m * 128 + consumer * 64, k], full.index(stage),
+                        x_s.index(stage * 2 + consumer))  # fmt: skip
             if REINTERPRET_IS_PUBLIC:
                 rows = w_s.index(stage).reinterpret(w_desc.dtype, halves, layout)
             else:
                 rows = w_s.index(stage)._reinterpret(w_desc.dtype, halves, layout)
-            _copy_in(w_desc, [n * ROWS, k], full.index(stage), rows.index(0))
-            _copy_in(w_desc, [N + n * ROWS, k], full.index(stage), rows.index(1))
+            copy_in(w_desc, [n * ROWS, k], full.index(stage), rows.index(0))
+            copy_in(w_desc, [N + n * ROWS, k], full.index(stage), rows.index(1))
             step += 1
 
 
@@ -135,7 +130,7 @@ def _hopper_gated_kernel(
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(free.index(stage), count=2)
     fence_async_shared()
-    _block_barrier()
+    block_barrier()
     gl.warp_specialize(
         [
             (_consumer, (0, out, x_s, w_s, full, free, num_tokens, num_m, N, K, GELU, STAGES,

@@ -7,7 +7,7 @@ that what is read and written of tokens goes by 16 bytes.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-_block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+from octavo_kernels.gpu.gluon_names import block_barrier
 
 
 @gluon.constexpr_function
@@ -29,7 +29,7 @@ def add_pieces(acc0, acc1, partial, arrivals, unit, piece, BLOCK_M: gl.constexpr
     gl.store(first + piece * size, acc0)
     gl.store(first + piece * size + 64 * BLOCK_M, acc1)
     # All threads have stored before the one that counts this piece in releases.
-    _block_barrier()
+    block_barrier()
     is_last = gl.atomic_add(arrivals + unit, 1, sem="acq_rel") == SPLIT_K - 1
     if is_last:
         gl.store(arrivals + unit, 0)

@@ -9,15 +9,12 @@ adds them up.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_wait
 
+from octavo_kernels.gpu.gluon_names import block_barrier, copy_in
 from octavo_kernels.gpu.hopper_packed_finish import add_pieces, finish
 from octavo_kernels.gpu.hopper_packed_steps import first_rows, multiply_fp8, multiply_int4
-
-# Names differ between Triton 3.6 and later.
-_block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-_copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 WORDS = gl.constexpr(64)
 
@@ -29,18 +26,18 @@ def _copy_words(descriptor, words, barrier, stage, step, tile, N: gl.constexpr,
         row0, row1 = first_rows(tile + consumer, N, GATED)
         place = (stage * CONSUMERS + consumer) * 2
         if IS_INT4:
-            _copy_in(descriptor, [step * N + row0, 0], barrier, words.index(place))
-            _copy_in(descriptor, [step * N + row1, 0], barrier, words.index(place + 1))
+            copy_in(descriptor, [step * N + row0, 0], barrier, words.index(place))
+            copy_in(descriptor, [step * N + row1, 0], barrier, words.index(place + 1))
         else:
-            _copy_in(descriptor, [row0, step * WORDS], barrier, words.index(place))
-            _copy_in(descriptor, [row1, step * WORDS], barrier, words.index(place + 1))
+            copy_in(descriptor, [row0, step * WORDS], barrier, words.index(place))
+            copy_in(descriptor, [row1, step * WORDS], barrier, words.index(place + 1))
 
 
 @gluon.jit
 def _copy_tokens(descriptor, tokens, barrier, stage, step, first_token, PLANES: gl.constexpr):
     for plane in gl.static_range(PLANES):
-        _copy_in(descriptor, [first_token, (step * PLANES + plane) * WORDS], barrier,
-                 tokens.index(stage * PLANES + plane))  # fmt: skip
+        copy_in(descriptor, [first_token, (step * PLANES + plane) * WORDS], barrier,
+                tokens.index(stage * PLANES + plane))  # fmt: skip
 
 
 @gluon.jit
@@ -131,7 +128,7 @@ def hopper_packed_kernel(
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(free.index(stage), count=CONSUMERS)
     fence_async_shared()
-    _block_barrier()
+    block_barrier()
     program = gl.program_id(0)
     token_tile = program % token_tiles
     piece = (program // token_tiles) % SPLIT_K

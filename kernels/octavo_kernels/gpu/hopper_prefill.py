@@ -13,20 +13,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from octavo_kernels.gpu.attention_parts import AttentionOptions
+from octavo_kernels.gpu.gluon_names import REINTERPRET_IS_PUBLIC, block_barrier, copy_in
 from octavo_kernels.gpu.hopper_blocks import MASKED, ROWS, attend_first, attend_next
 from octavo_kernels.metadata import PREFILL_TILE
-
-# Names differ between Triton 3.6 and later.
-_block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-_copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-REINTERPRET_IS_PUBLIC = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
 
 BLOCK_N = 128
 NUM_STAGES = 2
@@ -70,7 +65,7 @@ def _copy_block(
         page = gl.load(table_row + gl.minimum((first_key + box * BOX) // PAGE, last_page))
         row = (page * NUM_KV_HEADS + kv_head) * PAGE + first_key % PAGE
         for slab in gl.static_range(NUM_SLABS):
-            _copy_in(descriptor, [row, slab * SLAB], barrier, boxes.index(slab * NUM_BOXES + box))
+            copy_in(descriptor, [row, slab * SLAB], barrier, boxes.index(slab * NUM_BOXES + box))
 
 
 @gluon.jit
@@ -101,7 +96,7 @@ def _producer(
         for consumer in gl.static_range(2):
             mbarrier.wait(q_free.index(consumer), (turn & 1) ^ 1)
             mbarrier.expect(q_full.index(consumer), ROWS * HEAD_DIM * 2)
-            _copy_in(
+            copy_in(
                 q_desc, [token + consumer * ROWS, head * HEAD_DIM], q_full.index(consumer),
                 q_s.index(consumer),
             )  # fmt: skip
@@ -236,7 +231,7 @@ def _hopper_prefill_kernel(
         mbarrier.init(v_full.index(stage), count=1)
         mbarrier.init(v_free.index(stage), count=2)
     fence_async_shared()
-    _block_barrier()
+    block_barrier()
     gl.warp_specialize(
         [
             (_consumer, (0, out, tiles, sinks, num_items, window, scale, q_s, k_s, v_s, q_full,

@@ -18,14 +18,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from octavo_kernels.gpu.gluon_names import block_barrier
 from octavo_kernels.gpu.hopper_packed_finish import add_pieces, finish
 from octavo_kernels.gpu.hopper_packed_kernel import producer
 from octavo_kernels.gpu.hopper_packed_steps import first_rows, wait_for_factors
 from octavo_kernels.gpu.launch import capability
 from octavo_kernels.linear_ops import MAX_SKINNY_TOKENS, MAX_TILES, NormInput, NormOutput
-
-# Names differ between Triton 3.6 and later.
-_block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 ROWS = 128
 """Of the weight in a tile: two halves of 64."""
@@ -132,7 +130,7 @@ def _hopper_skinny_kernel(
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(free.index(stage), count=1)
     fence_async_shared()
-    _block_barrier()
+    block_barrier()
     tile = gl.program_id(0) // SPLIT_K
     piece = gl.program_id(0) % SPLIT_K
     num_steps: gl.constexpr = K // BLOCK_K // SPLIT_K
