@@ -73,7 +73,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q uv==$(UV_VERSION)
 	@echo "==> dependencies (torch is large: a few minutes on a slow line)"
-	$(BIN)/uv pip install --constraint constraints.txt --editable '.[engine,operator,dev]'
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[engine,operator,dev]'
 	@touch $@
 
 .PHONY: fmt
@@ -111,7 +111,7 @@ crds: setup ## Write what is generated from the CRD and the chart's values: refe
 
 .PHONY: constraints
 constraints: setup ## Pin what is installed now into constraints.txt
-	$(BIN)/uv pip freeze --exclude-editable > constraints.txt
+	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
 
 .PHONY: images
 images: setup ## Build the operator's and the engine's image: REGISTRY=... IMAGE_ARGS="--push" (docker or buildah)
