@@ -13,7 +13,7 @@ import torch
 from octavo_engine.errors import CheckpointError
 from octavo_engine.loading.slots import FLOAT_DTYPES
 from octavo_engine.loading.source import TensorInfo
-from octavo_engine.quantization.matrix import KERNEL_GROUP, QuantizedMatrix
+from octavo_engine.quantization.matrix import QuantizedMatrix, kernel_group_size
 from octavo_kernels.packed_weight import PackedKind
 
 TensorInfos = Mapping[str, TensorInfo]
@@ -38,9 +38,7 @@ class Packing:
 
     def num_bytes(self, num_rows: int, width: int) -> int:
         """What the kernels hold of a matrix whose rows fill their steps."""
-        group_size = self.group_size or width
-        if self.kind == "int4" and group_size % KERNEL_GROUP == 0:
-            group_size = KERNEL_GROUP
+        group_size = kernel_group_size(self.kind, self.group_size or width)
         num_scales = -(-num_rows // self.scale_rows) * num_groups(width, group_size)
         scale_bytes = self.scale_bytes + (0 if self.is_symmetric else ZERO_BYTES)
         return num_rows * width * PACKED_BITS[self.kind] // 8 + num_scales * scale_bytes

@@ -186,10 +186,17 @@ class QuantizedMatrix:
         scales = self.scales if self.scales.dtype in SCALE_DTYPES else self.scales.float()
         padded = num_steps(width, self.bits) * step_inputs(self.bits)
         size = padded if self.group_size is None or scales.shape[1] == 1 else self.group_size
-        if self.kind != "int4" or size % KERNEL_GROUP or size == KERNEL_GROUP:
+        wanted = kernel_group_size(self.kind, size)
+        if wanted == size:
             return size, scales, zeros
-        group = torch.arange(-(-width // KERNEL_GROUP), device=scales.device) * KERNEL_GROUP // size
-        return KERNEL_GROUP, scales[:, group], None if zeros is None else zeros[:, group]
+        group = torch.arange(-(-width // wanted), device=scales.device) * wanted // size
+        return wanted, scales[:, group], None if zeros is None else zeros[:, group]
+
+
+def kernel_group_size(kind: PackedKind, group_size: int) -> int:
+    """Inputs that share a scale once they are packed: larger groups of 4 bits are cut."""
+    is_cut = kind == "int4" and group_size % KERNEL_GROUP == 0
+    return KERNEL_GROUP if is_cut else group_size
 
 
 INT4_BITS = 4
