@@ -227,6 +227,11 @@ def test_a_config_is_read_into_its_scheme(raw: dict[str, Any], expected: LinearS
         (AUTO_ROUND | {"packing_format": "auto_round:exllamav2"}, "'auto_round:exllamav2' is not"),
         (AUTO_ROUND | {"act_bits": 8}, "act_bits 8 is not supported"),
         (AUTO_ROUND | {"group_size": [128, 128]}, r"group_size \[128, 128\] is not supported"),
+        (AUTO_ROUND_FP8 | {"group_size": 64}, r"group_size 64 and weight_block_size \[128, 128\]"),
+        (
+            AUTO_ROUND_FP8 | {"weight_block_size": None},
+            r"group_size \(128, 128\) and weight_block_size none is not supported",
+        ),
         (AUTO_ROUND_FP8 | {"act_bits": 16}, "8 bits, act_bits 16 is not supported, only fp of 8"),
         (compressed_tensors("mxfp8-quantized", weights()), "'mxfp8-quantized' is not"),
         (

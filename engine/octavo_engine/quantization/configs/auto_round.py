@@ -16,6 +16,8 @@ GPTQ_FORMATS = {"auto_gptq": "gptq", "gptqmodel": "gptq_v2", "auto_round": "gptq
 """By packing: which of GPTQ's. Asymmetric weights are written as plain `auto_round`."""
 AWQ_PACKING = "auto_awq"
 FP8_PACKINGS = ("fp8", "fp8_static")
+ROW, TENSOR = -1, 0
+"""Group sizes with one scale for all of these."""
 
 
 class AutoRoundConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +72,17 @@ class AutoRoundConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"auto-round {self._packing()} of data_type {self.data_type!r}, {self.bits} bits, "
                 f"act_bits {self.act_bits} is not supported, only fp of 8 and 8"
             )
+        block = self.weight_block_size
+        if self.group_size not in ((ROW, TENSOR) if block is None else (block,)):
+            said = "none" if block is None else list(block)
+            raise CheckpointError(
+                f"auto-round {self._packing()} with group_size {self.group_size} and "
+                f"weight_block_size {said} is not supported: blocks are both, a row is "
+                f"{ROW}, a tensor {TENSOR}"
+            )
         return Fp8Config(
             activation_scheme=self.activation_scheme,
-            weight_block_size=self.weight_block_size,
+            weight_block_size=block,
             fmt=self.fmt,
         )
 
