@@ -43,6 +43,7 @@ from tests.cluster.supervisor import Daemon, Spec
 API_PORT = 6443
 ETCD_PORT = 2379
 CONTROL_PLANE_ONLY = "control-plane"
+PROGRAMS = "bin"
 _DAEMON_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NAMESPACES = (
     *("unshare", "--net", "--mount", "--pid", "--ipc", "--uts"),
@@ -124,7 +125,7 @@ class LocalProvider:
 
     def _start(self, record: ClusterRecord, found: dict[str, Path]) -> None:
         self.say(f"starting cluster {self.name}")
-        binaries = _link_programs(self.folder.path / "bin", found)
+        binaries = _link_programs(self.folder.path / PROGRAMS, found)
         if record.nodes:
             # A copy: at its own path AppArmor lets it read no file of ours (Ubuntu).
             shutil.copy(which("dnsmasq"), binaries / "dnsmasq")
@@ -296,8 +297,12 @@ class LocalProvider:
             if loaded.exists() and loaded.read_text() == identity:
                 continue
             words = ("--namespace", "k8s.io", "images", "import", archive)
-            run([*namespace_of(self._pid(node)), self.folder.path / "bin" / "ctr", *words])
+            run([*namespace_of(self._pid(node)), self.program("ctr"), *words])
             loaded.write_text(identity)
+
+    def program(self, name: str) -> Path:
+        """One that the cluster runs or is run by, which need not be on PATH."""
+        return self.folder.path / PROGRAMS / name
 
     # ---- removing ----
 

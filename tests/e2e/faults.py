@@ -6,6 +6,7 @@ Both are killed with SIGKILL from the node they run on, so these need the local 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.cluster.local import LocalProvider
 from tests.cluster.network import namespace_of
@@ -22,11 +23,8 @@ def kill_operator(provider: LocalProvider, stage: Stage) -> None:
         for status in pod.get("status", {}).get("containerStatuses", []):
             if "running" in status["state"]:
                 container = status["containerID"].removeprefix("containerd://")
-                _on_node(
-                    provider,
-                    pod["spec"]["nodeName"],
-                    *("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container),
-                )
+                words = ("--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container)
+                _on_node(provider, pod["spec"]["nodeName"], provider.program("ctr"), *words)
     if names:
         force = ("--grace-period=0", "--force", "--ignore-not-found")
         stage.kubectl(f"--namespace={OPERATOR_NAMESPACE}", "delete", "pod", *names, *force)
@@ -55,7 +53,7 @@ def _operator_pods(stage: Stage) -> list[Manifest]:
     return list(found["items"])
 
 
-def _on_node(provider: LocalProvider, node: str, *argv: str) -> None:
+def _on_node(provider: LocalProvider, node: str, *argv: str | Path) -> None:
     pid = recorded_pid(provider.folder.process(node))
     if pid is None:
         raise RuntimeError(f"{node} of cluster {provider.name} does not run")

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.audit import Call
 from tests.cluster.provider import ClusterInfo
 from tests.cluster.run import run
 
 Manifest = dict[str, Any]
 
 OPERATOR_NAMESPACE = "octavo-system"
+OPERATOR_ACCOUNT = "octavo-operator"
 OPERATOR_PODS = "app.kubernetes.io/name=octavo-operator"
 SERVICE_LABEL = "serving.octavo.dev/service"
 SERVICE = "osvc/smollm2"
@@ -47,6 +49,28 @@ class Stage:
         """One object, or a list as `{"items": [...]}`."""
         found: Manifest = json.loads(self.kubectl("get", *words, "--output=json"))
         return found
+
+    def operator_may(self, call: Call) -> bool:
+        """Whether the Roles, as they are now, let the operator do this."""
+        resource, _, subresource = call.resource.partition("/")
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:{OPERATOR_NAMESPACE}:{OPERATOR_ACCOUNT}",
+                "resourceAttributes": {
+                    "namespace": call.namespace,
+                    "verb": call.verb,
+                    "group": call.group,
+                    "resource": resource,
+                    "subresource": subresource,
+                    "name": call.name,
+                },
+            },
+        }
+        words = ("create", "--filename=-", "--output=json")
+        answer: Manifest = json.loads(self.kubectl(*words, stdin=json.dumps(review)))
+        return bool(answer["status"]["allowed"])
 
     def pods(self, *, selector: str | None = None) -> list[Manifest]:
         chosen = selector or f"{SERVICE_LABEL}=smollm2"
