@@ -32,6 +32,7 @@ from octavo_engine.parallel.shares import refuse_impossible
 from octavo_engine.quantization.format import Packing
 from octavo_engine.quantization.scheme import LinearScheme, Scheme
 from octavo_engine.runner.kv_cache import PageShape, block_bytes, stored_shape
+from octavo_engine.scheduling.capacity import capacity_tokens
 
 GPU_BYTES: Mapping[str, int] = {
     "a10": 23_028 * MIB,
@@ -88,7 +89,7 @@ class Fit:
     others_bytes: int
     kv_token_bytes: int
     num_kv_tokens: int
-    """0: the model does not fit."""
+    """Kept by all layers; those of a window give theirs back. 0: the model does not fit."""
     max_model_len: int
     """Of one sequence; below what was asked for when the pages do not hold that."""
     asked_model_len: int
@@ -153,8 +154,13 @@ def plan_fit(config: ModelConfig, question: FitQuestion) -> Fit:
         asked_model_len=asked or 1,
     )
     num_blocks = max(0, limit_bytes - fit.taken_bytes) // page_bytes
-    held = max(0, num_blocks - 1) // len(groups) * question.block_size
-    return replace(fit, num_kv_tokens=held, max_model_len=min(asked or context_len, held))
+    usable = max(0, num_blocks - 1)
+    windows = [group.window for group in groups]
+    return replace(
+        fit,
+        num_kv_tokens=usable // len(groups) * question.block_size,
+        max_model_len=capacity_tokens(windows, question.block_size, usable, asked or context_len),
+    )
 
 
 def _others_bytes(question: FitQuestion) -> int:

@@ -16,7 +16,7 @@ from octavo_engine.core import in_process
 from octavo_engine.core.streams import QueueMailbox
 from octavo_engine.errors import EngineDead
 from octavo_engine.messages import ENGINE_STOPPED, REQUEST_FAILED, RequestDelta
-from octavo_engine.scheduling.block_tables import BlockTables, PrefixHit
+from octavo_engine.scheduling.block_tables import BlockTables
 from octavo_engine.scheduling.request import Sequence
 
 
@@ -169,21 +169,26 @@ async def test_close_aborts_what_is_left_and_closes_the_runner():
         core.submit(request("b"))
 
 
-async def test_what_breaks_while_one_request_is_admitted_fails_that_request_alone(monkeypatch):
-    find_prefix = BlockTables.find_prefix
+@pytest.mark.parametrize("broken", ["find_prefix", "shareable", "admit_fork"])
+async def test_what_breaks_while_one_request_is_admitted_fails_that_request_alone(
+    monkeypatch, broken
+):
+    """The latter two break its second sequence, when the first has work in the same step."""
+    method = getattr(BlockTables, broken)
 
-    def break_for_one(tables: BlockTables, seq: Sequence) -> PrefixHit:
+    def break_for_one(tables: BlockTables, seq: Sequence, *rest: Any) -> Any:
         if seq.request.spec.request_id == "bad":
             raise ValueError("no such grammar")
-        return find_prefix(tables, seq)
+        return method(tables, seq, *rest)
 
-    monkeypatch.setattr(BlockTables, "find_prefix", break_for_one)
+    monkeypatch.setattr(BlockTables, broken, break_for_one)
     core = engine(FakeRunner())
-    good = request("good", params=greedy(20))
-    streams = [core.submit(request("bad", prompt_of(40))), core.submit(good)]
+    bad, good = (request(id, prompt_of(40), greedy(20, n=n)) for id, n in (("bad", 2), ("good", 1)))
+    streams = [core.submit(bad), core.submit(good)]
     first, second = await asyncio.gather(*(read(s) for s in streams))
-    assert [d.finish_reason for d in first] == ["error"]
-    assert first[0].error == REQUEST_FAILED
+    last = {d.index: d for d in first if d.finish_reason is not None}
+    assert {index: d.finish_reason for index, d in last.items()} == {0: "error", 1: "error"}
+    assert {d.error for d in last.values()} == {REQUEST_FAILED}
     assert [t for d in second for t in d.token_ids] == reference(good, 0, 1000)
     await core.close()
 

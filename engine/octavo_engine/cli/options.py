@@ -17,6 +17,7 @@ from octavo_engine.config import (
     ParallelSettings,
     SchedulerSettings,
 )
+from octavo_engine.errors import ConfigError
 
 MODEL_PANEL, MEMORY_PANEL, SCHEDULING_PANEL = "Model", "Memory", "Scheduling"
 
@@ -102,7 +103,11 @@ def with_engine_options(
 
     def run(**values: Any) -> None:
         own_values = {parameter.name: values.pop(parameter.name) for parameter in own}
-        command(engine_config(values.pop("model"), values), **own_values)
+        try:
+            config = engine_config(values.pop("model"), values)
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from error
+        command(config, **own_values)
 
     parameters = [model, *own, *_engine_parameters()]
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]

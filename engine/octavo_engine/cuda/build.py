@@ -95,7 +95,7 @@ def _build(
         config,
         model_context_len=loaded.context_len,
         block_bytes=block_bytes(loaded.groups, parts.page_shape),
-        num_groups=len(loaded.groups),
+        groups=loaded.groups,
         # All ranks have the same pages: as many as fit where there is the least memory.
         pages_bytes=loaded.group.smallest(budget.pages_bytes),
         device=device,

@@ -101,8 +101,7 @@ def _eager_runner(
         config,
         model_context_len=eager.context_len,
         block_bytes=block_bytes(eager.groups, shape),
-        # Window layers give their pages back; the scheduler counts what they keep.
-        num_groups=max(1, sum(group.window is None for group in eager.groups)),
+        groups=eager.groups,
         # All ranks have the same pages: as many as fit where there is the least memory.
         pages_bytes=eager.group.smallest(available_page_bytes(config, device)),
         device=device,

@@ -7,10 +7,12 @@ block: nobody reads it, padding may be written to it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from octavo_engine.batch import BlockCopy, KVGroup
 from octavo_engine.config import KVCacheDType
+from octavo_engine.cuda.transfer import upload
 from octavo_engine.layers.context import LayerCache
 from octavo_engine.memory_facts import kv_token_bytes
 from octavo_kernels import KVScales
@@ -58,9 +60,9 @@ class KVCache:
         """scales: for each layer, of pages in e4m3."""
         num_pairs = layers_per_group(groups)
         self._device = [_pair(shape, num_blocks, device) for _ in range(num_pairs)]
-        pins = device.type == "cuda"
+        # Not pinned: pages go through a gathered copy, and torch pins powers of two of bytes.
         host = torch.device("cpu")
-        self._host = [_pair(shape, num_host_blocks, host, pins=pins) for _ in range(num_pairs)]
+        self._host = [_pair(shape, num_host_blocks, host) for _ in range(num_pairs)]
         by_layer = {
             layer_id: self._device[idx]
             for group in groups
@@ -81,26 +83,22 @@ class KVCache:
         _copy(self._host, self._device, copies)
 
 
-def _pair(
-    shape: PageShape, num_blocks: int, device: torch.device, *, pins: bool = False
-) -> LayerCache:
+def _pair(shape: PageShape, num_blocks: int, device: torch.device) -> LayerCache:
     # Zeros, not empty: a masked key's value is multiplied by 0, which must not meet a NaN.
     size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_dim)
-    k, v = (
-        torch.zeros(size, dtype=shape.dtype, device=device, pin_memory=pins and num_blocks > 0)
-        for _ in range(2)
-    )
+    k, v = (torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(2))
     return LayerCache(k, v)
 
 
 def _copy(sources: list[LayerCache], targets: list[LayerCache], copies: list[BlockCopy]) -> None:
     if not copies:
         return
-    src = torch.tensor([copy.src for copy in copies])
-    dst = torch.tensor([copy.dst for copy in copies])
+    src = upload(np.array([copy.src for copy in copies]), sources[0].k.device)
+    dst = upload(np.array([copy.dst for copy in copies]), targets[0].k.device)
     for source, target in zip(sources, targets, strict=True):
         for from_, to in ((source.k, target.k), (source.v, target.v)):
             if to.dtype.itemsize == 1:
                 # Indexing has no kernels for numbers of 8 bits.
                 from_, to = from_.view(torch.uint8), to.view(torch.uint8)
-            to[dst.to(to.device)] = from_[src.to(from_.device)].to(to.device, non_blocking=True)
+            # The host may not read what has not arrived yet: only copies to a GPU need no waiting.
+            to[dst] = from_[src].to(to.device, non_blocking=to.is_cuda)

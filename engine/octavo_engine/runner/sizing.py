@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo_engine.batch import KVGroup
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigError
+from octavo_engine.scheduling.capacity import capacity_tokens
 
 GIB = 2**30
 MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
@@ -61,17 +63,17 @@ def choose_sizes(
     *,
     model_context_len: int,
     block_bytes: int,
-    num_groups: int,
+    groups: tuple[KVGroup, ...],
     pages_bytes: int,
     device: torch.device,
 ) -> Sizes:
     """Raises ConfigError when the context asked for exceeds the model's or the pages."""
     block_size = config.cache.block_size
-    if block_size not in (16, 32, 64, 128, 256, 512, 1024):
-        raise ConfigError(f"block_size {block_size} is not a power of two from 16 to 1024")
     num_blocks = pages_bytes // block_bytes
-    held_len = (num_blocks - 1) // num_groups * block_size
-    if held_len < block_size:
+    windows = [group.window for group in groups]
+    # The null block is nobody's.
+    held_len = capacity_tokens(windows, block_size, num_blocks - 1, model_context_len)
+    if held_len < 1:
         raise ConfigError(
             f"{pages_bytes / GIB:.3f} GiB for pages hold {num_blocks} blocks of "
             f"{block_bytes / 2**20:.2f} MiB: too few for one sequence"
@@ -86,7 +88,7 @@ def choose_sizes(
             f"max_model_len {asked} is more than the {held_len} tokens that the pages hold"
         )
     return Sizes(
-        max_model_len=asked or min(model_context_len, held_len),
+        max_model_len=asked or held_len,
         max_num_seqs=config.scheduler.max_num_seqs or MAX_NUM_SEQS[device.type],
         num_blocks=num_blocks,
         num_host_blocks=int(config.cache.swap_space_gib * GIB) // block_bytes,

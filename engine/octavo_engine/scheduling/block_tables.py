@@ -7,11 +7,11 @@ A full group keeps every position. A window group keeps what a query can still s
 left its window are given back and stand as the null block in the table.
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from octavo_engine.batch import AppendedBlocks, BlockCopy, KVGroup
 from octavo_engine.scheduling.blocks import NULL_BLOCK, BlockPool
+from octavo_engine.scheduling.capacity import capacity_tokens, ceil_div
 from octavo_engine.scheduling.prefix import extend_chain
 from octavo_engine.scheduling.request import Sequence
 
@@ -33,10 +33,6 @@ class AdmissionNeed:
     """Pages by which window groups still grow until the prompt is done."""
 
 
-def ceil_div(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
-
-
 class BlockTables:
     """Gives sequences their pages. All methods either do all of it or change nothing."""
 
@@ -53,19 +49,9 @@ class BlockTables:
 
     # What fits.
 
-    def blocks_alone(self, num_tokens: int) -> int:
-        """Pages that let one sequence reach `num_tokens` written positions in steps of any size."""
-        num_blocks = ceil_div(num_tokens, self.block_size)
-        total = self._num_full * num_blocks
-        for window in self._windows:
-            if window is not None:
-                total += min(num_blocks, ceil_div(window, self.block_size) + 1)
-        return total
-
     def capacity_tokens(self, limit: int) -> int:
         """The longest sequence up to `limit`, in written positions, that an empty pool serves."""
-        fits = bisect_right(range(limit + 1), self.pool.num_usable, key=self.blocks_alone)
-        return fits - 1
+        return capacity_tokens(self._windows, self.block_size, self.pool.num_usable, limit)
 
     # Prefix hits.
 

@@ -36,16 +36,6 @@ def resolve_limits(settings: SchedulerSettings, info: EngineInfo) -> SchedulerLi
             "every running sequence decodes in every step"
         )
     target_ms = settings.target_itl_ms
-    if target_ms is not None and target_ms <= 0:
-        raise ConfigError(f"target_itl_ms must be above 0, got {target_ms}")
-    if settings.max_queued_requests < 1:
-        raise ConfigError(
-            f"max_queued_requests must be 1 or more, got {settings.max_queued_requests}"
-        )
-    if settings.max_queued_tokens < 1:
-        raise ConfigError(f"max_queued_tokens must be 1 or more, got {settings.max_queued_tokens}")
-    if settings.priority_ageing_s <= 0:
-        raise ConfigError(f"priority_ageing_s must be above 0, got {settings.priority_ageing_s}")
     return SchedulerLimits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,

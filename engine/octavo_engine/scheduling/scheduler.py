@@ -110,11 +110,11 @@ class Scheduler:
                 self._decode(step, seq)
         if not step.is_short_of_pages:
             self._admit_waiting(step)
-        if not (step.work or state.swap_out):
-            return None
-        self._unblock_forks(step)
-        context = 0 if self._step_time is None else self._num_context_tokens()
-        return step.launch_from(state, context)
+        batch = self._launch(step)
+        for request_id in step.failed:
+            # Not before: others of its sequences may work in this step.
+            self.fail(request_id, REQUEST_FAILED)
+        return batch
 
     def commit(self, result: StepResult) -> None:
         """Takes the result of the oldest step in flight."""
@@ -130,6 +130,13 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises AssertionError when pages, rows and counters do not add up."""
         self.state.check_integrity()
+
+    def _launch(self, step: StepBuild) -> Batch | None:
+        if not (step.work or self.state.swap_out):
+            return None
+        self._unblock_forks(step)
+        context = 0 if self._step_time is None else self._num_context_tokens()
+        return step.launch_from(self.state, context)
 
     def _num_context_tokens(self) -> int:
         return sum(seq.num_computed for seq in self.state.running)
@@ -208,7 +215,9 @@ class Scheduler:
             except Exception:
                 request_id = seq.request.spec.request_id
                 log.exception("a request failed at its admission", request_id=request_id)
-                self.fail(request_id, REQUEST_FAILED)
+                step.failed.add(request_id)
+                if seq.state is SequenceState.WAITING:
+                    state.end(seq, "error", error=REQUEST_FAILED)
 
     def _share(self, seq: Sequence) -> None:
         """What this step computes of a prompt can be found by the next admission, even of the same

@@ -23,6 +23,8 @@ class StepBuild:
     num_prefill_tokens: int = 0
     is_short_of_pages: bool = False
     """A running sequence waits for pages: nobody new may take them."""
+    failed: set[str] = field(default_factory=set)
+    """Ids of requests that are to end once the step is on its way."""
 
     def add_decode(self, seq: Sequence) -> None:
         row, start = seq.row, seq.num_computed
