@@ -26,7 +26,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """None: as many as the context holds. 0: the prompt is computed, for its logprobs."""
     min_tokens: int = 0
     temperature: float = 1.0
-    """0 is greedy: the most likely token, the lowest id on ties."""
+    """0 (and what lies below 1e-5) is greedy: the most likely token, the lowest id on ties."""
     top_p: float = 1.0
     top_k: int = 0
     """0 keeps all tokens; 1 is greedy."""

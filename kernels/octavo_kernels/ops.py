@@ -120,7 +120,8 @@ def kv_write(
     """Writes k, v[T, Hkv, D] into caches[num_blocks, Hkv, block_size, D] at slots[T] int64.
 
     slot = block id * block_size + offset in the block; a negative slot is skipped. The others
-    differ from each other. cache_rows: `plan_kv_write` of the slots. scales: of caches in e4m3.
+    differ from each other. A value that is no finite number is written as 0. cache_rows:
+    `plan_kv_write` of the slots. scales: of caches in e4m3.
     """
     if k.is_cpu:
         from octavo_kernels.reference.kv_write import kv_write as write
@@ -245,9 +246,9 @@ def paged_attention(
 
     A query at position p sees its row's keys in (p - window, p], all of [0, p] without a window.
     The logits q.k * scale go through softcap * tanh(x / softcap) when given. sinks[Hq] adds one
-    logit per head to the softmax's denominator alone. Rows of seq_len 0 (padding) give finite
-    numbers of no meaning. Pages must hold finite numbers everywhere: allocate them zeroed.
-    scales: of pages in e4m3.
+    logit per head to the softmax's denominator alone. Rows of seq_len 0 (padding) give numbers of
+    no meaning, on a CPU perhaps no numbers. Pages must hold finite numbers everywhere: allocate
+    them zeroed; `kv_write` writes no others. scales: of pages in e4m3.
     """
     if q.is_cpu:
         from octavo_kernels.cpu.run import paged_attention as attend

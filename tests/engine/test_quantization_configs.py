@@ -198,6 +198,14 @@ FP8_TOKENS = InputFormat(kind="fp8", is_dynamic=True)
             compressed_tensors("mxfp4-pack-quantized", FP4 | {"group_size": 32}),
             LinearScheme(weights=Fp4Format("mxfp4")),
         ),
+        (
+            compressed_tensors("nvfp4-pack-quantized", FP4, FP4 | {"dynamic": "local"}),
+            LinearScheme(weights=Fp4Format("nvfp4", has_fp4_inputs=True)),
+        ),
+        (
+            compressed_tensors("mxfp4-pack-quantized", FP4 | {"group_size": 32}, inputs()),
+            LinearScheme(weights=Fp4Format("mxfp4"), inputs=FP8_TOKENS),
+        ),
     ],
 )
 def test_a_config_is_read_into_its_scheme(raw: dict[str, Any], expected: LinearScheme) -> None:
@@ -236,11 +244,15 @@ def test_a_config_is_read_into_its_scheme(raw: dict[str, Any], expected: LinearS
         (compressed_tensors("mxfp8-quantized", weights()), "'mxfp8-quantized' is not"),
         (
             compressed_tensors("nvfp4-pack-quantized", FP4 | {"group_size": 32}),
-            "nvfp4 of type 'float', 4 bits, group_size 32, symmetric True is not supported",
+            "weights in nvfp4 of type 'float', 4 bits, group_size 32, symmetric True are not",
         ),
         (
-            compressed_tensors("nvfp4-pack-quantized", FP4, inputs(num_bits=4, dynamic="local")),
-            r"inputs of 4 bits \(float\) are not supported, only of 8",
+            compressed_tensors("nvfp4-pack-quantized", FP4, FP4 | {"group_size": 32}),
+            "inputs in nvfp4 of type 'float', 4 bits, group_size 32, symmetric True are not",
+        ),
+        (
+            compressed_tensors("pack-quantized", weights(), inputs(num_bits=4, type="int")),
+            r"inputs of 4 bits \(int\) are not supported, only of 8",
         ),
         (
             compressed_tensors("pack-quantized", weights(num_bits=3)),

@@ -309,6 +309,20 @@ def test_4_bit_floats_give_back_what_was_packed(group_size: int) -> None:
     torch.testing.assert_close(fmt.dequantize(stored, (6, 64)), expected)
 
 
+def test_the_scale_of_rounded_inputs_is_stored_and_not_needed() -> None:
+    """No GPU here multiplies 4-bit floats: inputs stay as they are."""
+    fmt = Fp4Format("nvfp4", has_fp4_inputs=True)
+    stored = {
+        "weight_packed": torch.full((1, 8), 0x22, dtype=torch.uint8),
+        "weight_scale": torch.ones(1, 1).to(torch.float8_e4m3fn),
+        "weight_global_scale": torch.tensor([4.0]),
+        "input_global_scale": torch.tensor([1000.0]),
+    }
+    assert fmt.tensors("m", (1, 16), infos_of("m", stored)).keys() == stored.keys()
+    assert fmt.dequantize(stored, (1, 16)).tolist() == [[0.25] * 16]
+    assert fmt.describe() == "nvfp4, one scale for 16, inputs in 16 bits where 4 are asked for"
+
+
 def test_a_row_that_scales_do_not_divide_is_refused_with_the_numbers() -> None:
     with pytest.raises(CheckpointError, match="'m' has 40 inputs, which is not a multiple of 16"):
         Fp4Format("nvfp4").tensors("m", (8, 40), {})

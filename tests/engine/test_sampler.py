@@ -102,6 +102,14 @@ def test_a_bad_words_last_id_is_forbidden_after_the_others(
     assert bench.draw(falling(top=[5, 6]), [work]) == [expected]
 
 
+@pytest.mark.parametrize("temperature", [1e-39, 1e-20, 9e-6])
+def test_a_temperature_of_almost_nothing_is_greedy(bench: Bench, temperature: float) -> None:
+    """Its inverse may be no number of float32."""
+    work = [bench.admit(0, [1], temperature=temperature, top_p=0.9)]
+    assert bench.draw(falling(top=[5, 6]), work) == [5]
+    assert bench.draw(falling(top=[5, 6]) - 90.0, work) == [5]
+
+
 def test_repetition_penalty_counts_prompt_and_output(bench: Bench) -> None:
     logits = falling(top=[5, 6, 7])
     work = bench.admit(0, [5, 6], num_prompt=1, repetition_penalty=2.0)
@@ -122,10 +130,10 @@ def test_frequency_penalty_counts_the_output_only(bench: Bench) -> None:
     assert bench.draw(logits, [in_prompt]) == [5]
 
 
-def test_presence_penalty_counts_once(bench: Bench) -> None:
-    logits = falling(top=[5, 6])
-    work = bench.admit(0, [1, 5, 5, 5], num_prompt=1, presence_penalty=0.9)
-    assert bench.draw(logits, [work]) == [5]
+@pytest.mark.parametrize(("penalty", "expected"), [(0.9, 5), (1.1, 6)])
+def test_presence_penalty_counts_once(bench: Bench, penalty: float, expected: int) -> None:
+    work = bench.admit(0, [1, 5, 5, 5], num_prompt=1, presence_penalty=penalty)
+    assert bench.draw(falling(top=[5, 6]), [work]) == [expected]
 
 
 def test_a_reused_row_forgets_every_adjustment(bench: Bench) -> None:

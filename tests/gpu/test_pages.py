@@ -27,7 +27,7 @@ def raw(held: KVCache) -> list[torch.Tensor]:
 
 
 def fill(held: KVCache) -> list[torch.Tensor]:
-    """Other numbers in each page of each layer, as of now; written on the device some time later."""
+    """Other numbers in each page of each layer, written on the device a while after the return."""
     wanted = [torch.randint_like(pages, 100) for pages in raw(held)]
     torch.cuda._sleep(CYCLES_OF_WORK)
     for pages, numbers in zip(raw(held), wanted, strict=True):

@@ -65,6 +65,8 @@ def test_rope_and_kv_write(
         for part in packed.split([4 * head_dim, 2 * head_dim, 2 * head_dim], dim=1)
     )
     exact_q, exact_k, exact_v = q.float(), k.float(), v.clone()
+    v[0, 0, 1], v[2, 1, 3] = torch.inf, torch.nan
+    exact_v[0, 0, 1] = exact_v[2, 1, 3] = 0  # for the page's next owner
     angles = torch.randn(500, rotated // 2, generator=cpu)
     positions = torch.randint(0, 500, (num_tokens,), generator=cpu)
     slots = torch.randperm(5 * 16, generator=cpu)[:num_tokens]

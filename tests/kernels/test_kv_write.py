@@ -26,6 +26,20 @@ def test_matches_the_reference_and_skips_negative_slots(
     assert torch.equal(caches[1], caches[3])
 
 
+def test_a_value_that_is_no_finite_number_is_not_left_to_the_pages_next_owner(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    k, v = torch.ones(2, 4, 1, 64, device=device).to(dtype)
+    for token, wrong in enumerate((float("nan"), float("inf"), float("-inf"))):
+        v[token, 0, 5 * token] = wrong
+    expected = torch.where(v.isfinite(), v, 0.0)
+    for write in (kv_write, reference):
+        k_cache, v_cache = torch.zeros(2, 1, 1, 16, 64, device=device).to(dtype)
+        write(k, v, k_cache, v_cache, torch.arange(4, device=device))
+        assert torch.equal(v_cache[0, 0, :4], expected[:, 0])
+        assert torch.equal(k_cache[0, 0, :4], k[:, 0])
+
+
 def test_the_reference_puts_a_token_where_the_slot_says(device: torch.device) -> None:
     k, v = torch.ones(1, 2, 4, device=device), torch.full((1, 2, 4), 2.0, device=device)
     k_cache, v_cache = torch.zeros(2, 3, 2, 16, 4, device=device)

@@ -1,6 +1,7 @@
 """Sampling without a sort picks the very token that the sorting reference picks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -110,6 +111,26 @@ def test_more_tokens_kept_than_are_gathered(
     logits = 0.1 * torch.randn(2, 9001, generator=generator, device=device)
     params = make_params(2, device, top_p=[0.9, 1.0], min_p=[0.0, 0.5])
     assert sample(logits, params).tolist() == reference(logits, params).tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 5e-6, 1e-6, 1e-7])
+@pytest.mark.parametrize("filters", [{"top_k": [40]}, {"top_p": [0.9]}, {"min_p": [0.05]}])
+def test_logits_millions_apart_are_drawn_from_this_step_alone(
+    filters: dict[str, list[float]], temperature: float, device: torch.device,
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Candidates of a step before, still in the scratch memory, may be larger than this step's."""
+    logits = 4 * torch.randn(3, 5003, generator=generator, device=device)
+    params = make_params(3, device, temperature=[temperature], **filters)  # type: ignore[arg-type]  # filters of several types
+    expected = reference(logits, params).tolist()
+    empty = torch.empty
+
+    def stale(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = empty(*args, **kwargs)
+        return made.fill_(1e30 if made.is_floating_point() else 123_456_789)
+
+    monkeypatch.setattr(torch, "empty", stale)
+    assert sample(logits, params).tolist() == expected
 
 
 def test_tokens_at_minus_infinity_are_never_drawn(device: torch.device) -> None:

@@ -15,7 +15,7 @@ from octavo_engine.batch import AdmittedRow, AppendedBlocks
 from octavo_engine.cuda.transfer import upload
 from octavo_engine.errors import ConfigError
 from octavo_engine.runner.request_table import HostRows
-from octavo_engine.sampler.sampler import is_greedy, signed_64
+from octavo_engine.sampler.sampler import drawn_temperature, signed_64
 from octavo_engine.sampling_params import SamplingParams
 from octavo_kernels import SamplingTensors
 from octavo_kernels.row_ops import write_words
@@ -142,7 +142,6 @@ def _seed_words(seed: int) -> np.ndarray:
 
 def _sampling_words(params: SamplingParams) -> list[np.ndarray]:
     """temperature, top_p, min_p and top_k as words, in the order of the table."""
-    temperature = 0.0 if is_greedy(params) else params.temperature
-    floats = np.array([temperature, params.top_p, params.min_p], dtype=np.float32)
+    floats = np.array([drawn_temperature(params), params.top_p, params.min_p], dtype=np.float32)
     top_k = np.array([min(params.top_k, _INT32_MAX)], dtype=np.int32)
     return [*floats.view(np.int32).reshape(3, 1), top_k]

@@ -72,10 +72,16 @@ def pack_for_cpu(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Pack
 
 
 def pack_for_onednn(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix | None:
-    """None where this build of PyTorch lacks it."""
-    if not torch.backends.mkldnn.is_available():
+    """None where this build of PyTorch lacks it, or this CPU the instructions."""
+    if not torch.backends.mkldnn.is_available() or not _onednn_multiplies(weight.dtype):
         return None
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return None
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
     return PackedMatrix(packed, bias)
+
+
+def _onednn_multiplies(dtype: torch.dtype) -> bool:
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())

@@ -1,9 +1,13 @@
-"""4-bit floats (e2m1), two to a byte, a few with one scale: MXFP4 and NVFP4, weights alone.
+"""4-bit floats (e2m1), two to a byte, a few with one scale: MXFP4 and NVFP4.
+
+Of weights. Inputs that a checkpoint asks to have rounded so stay in 16 bits: no GPU that the
+kernels are for multiplies by 4-bit floats, so rounding would cost time and exactness for nothing.
 
 Stored for a matrix of N rows and K inputs:
   weight_packed [N, K/2] uint8, the first of two numbers in the low bits
   mxfp4: weight_scale [N, K/32] uint8, 2 to the power of this less 127 (e8m0)
-  nvfp4: weight_scale [N, K/16] e4m3, divided by weight_global_scale [1] float32
+  nvfp4: weight_scale [N, K/16] e4m3, divided by weight_global_scale [1] float32; with rounded
+    inputs also input_global_scale [1] float32
 See "OCP Microscaling Formats (MX) Specification", version 1.0.
 """
 
@@ -46,9 +50,14 @@ def refuse_no_number(scales: torch.Tensor) -> None:
 @dataclass(frozen=True)
 class Fp4Format(WithoutKernel):
     kind: Fp4Kind
+    has_fp4_inputs: bool = False
+    """Whether the checkpoint asks for inputs in 4 bits, too."""
 
     def describe(self) -> str:
-        return f"{self.kind}, one scale for {GROUP_SIZES[self.kind]}, weights only"
+        inputs = (
+            "inputs in 16 bits where 4 are asked for" if self.has_fp4_inputs else "weights only"
+        )
+        return f"{self.kind}, one scale for {GROUP_SIZES[self.kind]}, {inputs}"
 
     def is_used_by(self, module: str, infos: TensorInfos) -> bool:
         return f"{module}.weight_packed" in infos
@@ -64,6 +73,8 @@ class Fp4Format(WithoutKernel):
         }
         if self.kind == "nvfp4":
             found["weight_global_scale"] = Stored((1,), ("F32",))
+            if self.has_fp4_inputs:
+                found["input_global_scale"] = Stored((1,), ("F32",))
         return found
 
     def dequantize(

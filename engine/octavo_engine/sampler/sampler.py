@@ -22,6 +22,8 @@ from octavo_kernels import LogitChanges, SamplingTensors
 log = structlog.get_logger(__name__)
 
 _INT32_MAX = 2**31 - 1
+SMALLEST_TEMPERATURE = 1e-5
+"""Below it greedy: the logits that it divides must stay numbers that float32 tells apart."""
 
 if TYPE_CHECKING:
     from octavo_engine.structured.compiler import GrammarCompiler
@@ -175,7 +177,7 @@ class Sampler:
             return torch.tensor(values, dtype=dtype).to(self._device, non_blocking=True)
 
         return SamplingTensors(
-            temperature=floats([p.temperature for p in params]),
+            temperature=floats([drawn_temperature(p) for p in params]),
             top_k=ints([min(p.top_k, _INT32_MAX) for p in params], torch.int32),
             top_p=floats([p.top_p for p in params]),
             min_p=floats([p.min_p for p in params]),
@@ -214,7 +216,12 @@ def _no_changes(item: SampleWork, table: RowTable) -> LogitChanges:
 
 
 def is_greedy(params: SamplingParams) -> bool:
-    return params.temperature <= 0.0 or params.top_k == 1
+    return params.temperature < SMALLEST_TEMPERATURE or params.top_k == 1
+
+
+def drawn_temperature(params: SamplingParams) -> float:
+    """What the sampling kernel is given; 0 is greedy."""
+    return 0.0 if is_greedy(params) else params.temperature
 
 
 def has_filter(params: SamplingParams) -> bool:

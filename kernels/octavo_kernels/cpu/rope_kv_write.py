@@ -5,6 +5,7 @@ from numba import carray, njit
 from octavo_kernels.cpu.words import (
     FAST,
     compiled_once,
+    finite,
     floats_at,
     int64s_at,
     narrow,
@@ -53,4 +54,5 @@ def rope_kv_write(words, part, num_parts):
             v_cache = carray(words_at(words[13] + row), (head_dim,))
             _rotate(k, k_cache, cos, sin, head_dim)
             for i in range(head_dim):
-                v_cache[i] = v[i]
+                k_cache[i] = finite(k_cache[i])
+                v_cache[i] = finite(v[i])

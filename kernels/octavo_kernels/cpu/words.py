@@ -135,6 +135,13 @@ def narrow(value):
     return np.uint16((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
 
 
+@njit(inline="always")
+def finite(word):
+    """The bfloat16; 0 where it is no finite number."""
+    exponent = word & np.uint16(0x7F80)
+    return np.uint16(0) if exponent == np.uint16(0x7F80) else word
+
+
 LOG2_E = np.float32(1.4426950408889634)
 POWERS_OF_2 = tuple(
     np.float32(coefficient)

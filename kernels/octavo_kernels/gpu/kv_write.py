@@ -19,6 +19,14 @@ def to_page(x, scale, page_type: tl.constexpr, HAS_SCALES: tl.constexpr):
 
 
 @triton.jit
+def value_to_page(x, scale, page_type: tl.constexpr, HAS_SCALES: tl.constexpr):
+    """As `to_page`; 0 for what is no finite number. A masked key's score is replaced, but its value
+    is multiplied by 0: what one request leaves in a page must not spoil the next one's."""
+    x = tl.where(tl.abs(x.to(tl.float32)) < float("inf"), x, 0.0)
+    return to_page(x, scale, page_type, HAS_SCALES)
+
+
+@triton.jit
 def load_scale(scales, head, inside, HAS_SCALES: tl.constexpr):
     """1.0 without scales, whatever they point to."""
     if HAS_SCALES:
@@ -65,7 +73,8 @@ def _kv_write_kernel(
         v_scale = load_scale(v_scales, head, head < NUM_HEADS, HAS_SCALES)
         page_type: tl.constexpr = k_cache.dtype.element_ty
         tl.store(k_cache + target, to_page(key, k_scale, page_type, HAS_SCALES), mask=inside)
-        tl.store(v_cache + target, to_page(value, v_scale, page_type, HAS_SCALES), mask=inside)
+        value = value_to_page(value, v_scale, page_type, HAS_SCALES)
+        tl.store(v_cache + target, value, mask=inside)
 
 
 def check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:

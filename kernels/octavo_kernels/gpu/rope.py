@@ -8,7 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_kernels.gpu.kv_write import check_caches, load_scale, scale_pointers, to_page
+from octavo_kernels.gpu.kv_write import (
+    check_caches,
+    load_scale,
+    scale_pointers,
+    to_page,
+    value_to_page,
+)
 from octavo_kernels.gpu.launch import overlap_options, wait_for_previous
 from octavo_kernels.metadata import KVScales
 
@@ -174,7 +180,7 @@ def _rope_kernel(
             HAS_SCALES,
         )  # fmt: skip
         inside = dim < tl.where(slot >= 0, HEAD_DIM, 0)
-        value = to_page(value, v_scale, v_cache.dtype.element_ty, HAS_SCALES)
+        value = value_to_page(value, v_scale, v_cache.dtype.element_ty, HAS_SCALES)
         tl.store(v_cache + target + dim, value, mask=inside)
     else:
         _rotate(

@@ -123,7 +123,9 @@ def _choose_threshold(
     else:
         enough = thresholds <= maximum + tl.log(min_p)
     threshold = tl.max(tl.where(enough, thresholds, float("-inf")), 0)
-    chosen = (thresholds == threshold)[None, :]
+    # By its place: of values that are millions apart several thresholds round to one number.
+    steps = tl.arange(0, NUM_THRESHOLDS)
+    chosen = (steps == tl.min(tl.where(enough, steps, NUM_THRESHOLDS), 0))[None, :]
     total = tl.sum(tl.sum(tl.where(chosen, count, 0), 1), 0)
     earlier = chosen & (parts < part)[:, None]
     return threshold, total, tl.sum(tl.sum(tl.where(earlier, count, 0), 1), 0), whole

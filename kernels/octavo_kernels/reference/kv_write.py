@@ -14,7 +14,11 @@ def kv_write(
     cache_rows: torch.Tensor | None = None,
     scales: KVScales | None = None,
 ) -> None:
-    """cache_rows: what `cache_rows` makes of the slots, where it is kept for all layers."""
+    """cache_rows: what `rows_of_slots` makes of the slots, where it is kept for all layers.
+
+    0 is written for what is no finite number: attention adds its mask to the scores and multiplies
+    masked values by 0, so what one request leaves in a page would spoil the next one's.
+    """
     if cache_rows is None:
         kept = slots >= 0
         if not bool(kept.all()):
@@ -23,6 +27,7 @@ def kv_write(
             slots, num_kv_heads=k_cache.shape[1], block_size=k_cache.shape[2]
         )
     head_dim = k.shape[-1]
+    k, v = (x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for x in (k, v))
     if scales is not None:
         k, v = to_page(k, scales.k), to_page(v, scales.v)
         # Indexing has no kernels for numbers of 8 bits.

@@ -1,6 +1,7 @@
 """The config of compressed-tensors (llm-compressor): groups of modules with a scheme for each."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -105,11 +106,13 @@ class CompressedTensorsConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise CheckpointError("weights are not quantised: nothing to do for this group")
             if group.output_activations is not None:
                 raise CheckpointError("output_activations are not supported")
+            weights = _weight_format(group.format or self.format, group.weights)
+            inputs = group.input_activations
+            if inputs is not None and inputs.num_bits == 4 and isinstance(weights, Fp4Format):
+                _check_fp4(weights.kind, "inputs", inputs)
+                return LinearScheme(weights=replace(weights, has_fp4_inputs=True))
             return LinearScheme(
-                weights=_weight_format(group.format or self.format, group.weights),
-                inputs=None
-                if group.input_activations is None
-                else _input_format(group.input_activations),
+                weights=weights, inputs=None if inputs is None else _input_format(inputs)
             )
         except CheckpointError as error:
             raise CheckpointError(f"{name}: {error}") from error
@@ -130,7 +133,8 @@ def _weight_format(file_format: str | None, numbers: Numbers) -> WeightFormat:
     if file_format == "pack-quantized":
         return _packed_format(numbers)
     if file_format is not None and (fp4 := FP4_FORMATS.get(file_format)) is not None:
-        return _fp4_format(fp4, numbers)
+        _check_fp4(fp4, "weights", numbers)
+        return Fp4Format(fp4)
     if file_format is None or file_format in SCALED_FORMATS:
         kind = numbers.kind()
         if kind == "fp8" and not numbers.symmetric:
@@ -142,15 +146,14 @@ def _weight_format(file_format: str | None, numbers: Numbers) -> WeightFormat:
     )
 
 
-def _fp4_format(kind: Fp4Kind, numbers: Numbers) -> Fp4Format:
+def _check_fp4(kind: Fp4Kind, what: str, numbers: Numbers) -> None:
     wanted = ("float", 4, GROUP_SIZES[kind])
     if (numbers.type, numbers.num_bits, numbers.group_size) != wanted or not numbers.symmetric:
         raise CheckpointError(
-            f"{kind} of type {numbers.type!r}, {numbers.num_bits} bits, group_size "
-            f"{numbers.group_size}, symmetric {numbers.symmetric} is not supported, only symmetric "
-            f"float of 4 bits in groups of {GROUP_SIZES[kind]}"
+            f"{what} in {kind} of type {numbers.type!r}, {numbers.num_bits} bits, group_size "
+            f"{numbers.group_size}, symmetric {numbers.symmetric} are not supported, only "
+            f"symmetric float of 4 bits in groups of {GROUP_SIZES[kind]}"
         )
-    return Fp4Format(kind)
 
 
 def _packed_format(numbers: Numbers) -> PackedFormat:
