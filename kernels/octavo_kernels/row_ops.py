@@ -28,7 +28,7 @@ class DecodeInputs:
 
 
 def write_words(words: torch.Tensor, offsets: torch.Tensor, values: torch.Tensor) -> None:
-    """words[offsets[N]] = values[N], all int32; the offsets differ from each other."""
+    """words[offsets[N]] = values[N], all int32; equal offsets come with equal values."""
     if words.is_cpu:
         from octavo_kernels.reference.row_ops import write_words as run
     else:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,17 @@ def _run(tool: str, *arguments: str) -> str:
     ).stdout
 
 
-def collect_launches(reports: list[dict[str, Any]]) -> None:
-    """From here on a launch compiles its kernel, appends its report and runs nothing."""
-    driver.set_active(OfflineDriver())
+def collect_launches(
+    reports: list[dict[str, Any]],
+    offline: OfflineDriver | None = None,
+    note: Callable[[str, Any], dict[str, Any]] | None = None,
+) -> None:
+    """From here on a launch compiles its kernel, appends its report and runs nothing.
+
+    offline: of another chip than an H200. note: instead of `report`.
+    """
+    driver.set_active(offline or OfflineDriver())
+    note = note or report
     compile_or_run = JITFunction.run
     seen: set[int] = set()
 
@@ -106,7 +115,7 @@ def collect_launches(reports: list[dict[str, Any]]) -> None:
         compiled = compile_or_run(self, *args, grid=grid, warmup=True, **kwargs)
         if id(compiled) not in seen:
             seen.add(id(compiled))
-            reports.append(report(self.fn.__name__, compiled))
+            reports.append(note(self.fn.__name__, compiled))
         return compiled
 
     JITFunction.run = run

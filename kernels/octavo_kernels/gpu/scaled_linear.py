@@ -205,9 +205,11 @@ def _max_own_tokens(width: int) -> int:
 
 
 def _library_takes(weight: PackedWeight, dtype: torch.dtype) -> bool:
-    """cuBLAS scales rows and tokens of fp8 into bfloat16, for rows in sixteens."""
+    """cuBLAS scales rows and tokens of fp8 into bfloat16, by float32 numbers, for rows in
+    sixteens."""
     return (
         weight.kind == "fp8"
+        and weight.scales.dtype == torch.float32
         and weight.has_row_scales
         and weight.scale_rows == 1
         and dtype == torch.bfloat16

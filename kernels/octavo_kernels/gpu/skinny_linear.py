@@ -32,6 +32,10 @@ class SkinnyConfig:
     num_warps: int = 4
 
 
+STAGES_WITHOUT_TMA = 3
+"""At most, on chips before Hopper: some have 99 KiB of shared memory a core, Hopper has 227."""
+
+
 def skinny_config(num_tokens: int, num_rows: int, width: int, *, gated: bool) -> SkinnyConfig:
     """Measured on an H200 at Llama-3.1-8B's shapes, 2 to 64 tokens: few programs with long rows
     beat many with pieces of them. num_rows: of the output. Gates of 17 to 32 tokens that are more
@@ -303,7 +307,7 @@ def skinny_linear(
         USE_TMA=use_tma,
         TRIGGERS=can_overlap(x.device),
         num_warps=config.num_warps,
-        num_stages=config.num_stages,
+        num_stages=config.num_stages if use_tma else min(config.num_stages, STAGES_WITHOUT_TMA),
     )
     return out
 
