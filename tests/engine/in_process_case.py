@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 
 from tests.engine.core_driver import greedy, prompt_of
-from tests.engine.fake_runner import FakeRunner
 
+from octavo_engine.batch import Runner
 from octavo_engine.config import SchedulerSettings
 from octavo_engine.core.in_process import InProcessEngine
 from octavo_engine.messages import EngineRequest, RequestDelta
@@ -21,7 +21,7 @@ def request(
     )
 
 
-def engine(runner: FakeRunner, **fields: object) -> InProcessEngine:
+def engine(runner: Runner, **fields: object) -> InProcessEngine:
     return InProcessEngine(runner, SchedulerSettings(**fields))  # type: ignore[arg-type]  # fields of several types
 
 

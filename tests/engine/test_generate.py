@@ -5,14 +5,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.engine import byte_tokenizer
+from tests.engine.byte_model import save_byte_model
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.generate_child import run
+from tests.engine.stuck_runner import StuckRunner
+from typer.testing import CliRunner, Result
 
+from octavo_engine.cli.main import app
+from octavo_engine.config import SchedulerSettings
+from octavo_engine.core import in_process
 from octavo_engine.errors import EngineDead, RequestError
 from octavo_engine.offline.generate_files import ResultsFile
 
@@ -157,6 +165,33 @@ def test_an_engine_that_dies_writes_no_failures_for_what_it_did_not_run(tmp_path
     assert all(result["status_code"] == 200 for result in read(tmp_path / "out").values())
     run(source, tmp_path / "out", FakeRunner())
     assert len(read(tmp_path / "out")) == 40
+
+
+def test_the_command_says_why_a_rank_has_ended_although_a_step_never_does(tmp_path, monkeypatch):
+    source = write(tmp_path / "in.jsonl", [chat_line("a")])
+    runner = StuckRunner(byte_tokenizer.VOCAB_SIZE)
+    engine = in_process.InProcessEngine(runner, SchedulerSettings())
+    monkeypatch.setattr(in_process, "build_engine", lambda config: engine)
+    monkeypatch.setattr(in_process, "_END_LIMIT_S", 0.1)
+    monkeypatch.setattr("octavo_engine.cli.generate.start_logs", lambda log_format: None)
+    command = ["generate", str(save_byte_model(tmp_path / "tiny")), "--input", str(source)]
+    command += ["--output", str(tmp_path / "out.jsonl")]
+    results: list[Result] = []
+    asking = threading.Thread(
+        target=lambda: results.append(CliRunner().invoke(app, command)), daemon=True
+    )
+    asking.start()
+    assert runner.has_launched.wait(60)
+    runner.fail("rank 1 has ended by signal 9")
+    asking.join(60)
+    has_ended = not asking.is_alive()
+    runner.released.set()
+    assert runner.has_closed.wait(60)
+    asking.join(60)  # it has the process's standard output until then
+    assert has_ended
+    (result,) = results
+    assert result.exit_code == 1
+    assert "rank 1 has ended by signal 9" in result.stderr
 
 
 def test_killed_again_and_again_it_loses_and_repeats_nothing(tmp_path):

@@ -7,10 +7,11 @@ from typing import cast
 import pytest
 import zmq
 from tests.engine.fake_runner import FakeRunner
+from tests.engine.stuck_runner import StuckRunner
 from torch._C._distributed_c10d import Store
 
-from octavo_engine.batch import AdmittedRow, Batch, RowWork
-from octavo_engine.parallel import wire
+from octavo_engine.batch import AdmittedRow, Batch, RowWork, Runner
+from octavo_engine.parallel import rank_process, wire
 from octavo_engine.parallel.plan import PlanChain
 from octavo_engine.parallel.rank_process import Rank
 from octavo_engine.parallel.setup import setup_on_this_host
@@ -22,7 +23,7 @@ from octavo_engine.version import octavo_version
 class Rank0:
     """The other side of a rank's sockets."""
 
-    def __init__(self, runner: FakeRunner) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.commands, self._reports = Sender(self._context), make_receiver(self._context)
         self.commands.socket.bind("inproc://commands")
@@ -115,3 +116,18 @@ def test_a_step_that_fails_ends_the_rank_with_its_reason() -> None:
     assert failed.message == "RuntimeError: device lost"
     assert rank0.wait() == 1
     rank0.close()
+
+
+def test_a_rank_ends_with_a_failure_when_its_step_does_not_end_after_a_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rank_process, "_CLOSE_LIMIT_S", 0.1)
+    runner = StuckRunner()
+    rank0 = Rank0(runner)
+    rank0.send(wire.Step(plan(0), PlanChain().add(plan(0))))
+    assert runner.has_launched.wait(30)
+    rank0.send(wire.Close())
+    code = rank0.wait()
+    runner.released.set()
+    rank0.close()
+    assert code == 1

@@ -42,6 +42,9 @@ log = structlog.get_logger(__name__)
 _QUIET_S = 1.0
 """Idle time after which the pages are counted; long enough to stay out of the way of bursts."""
 
+_END_LIMIT_S = 10.0
+"""Time for the core's thread when the runner has seen its end: a step then fails soon or never."""
+
 _SWITCH_INTERVAL_S = 0.0005
 """How long another thread may keep the interpreter when the core's has a step to launch. With 256
 streams read in this process, Python's own 5 ms leave a device of 6 ms steps idle for a fifth
@@ -113,6 +116,8 @@ class InProcessEngine:
         limits = QueueLimits(settings.max_queued_requests, settings.max_queued_tokens)
         self._receivers = Receivers(limits, self.abort)
         self._is_asleep = False
+        self._is_ending = threading.Event()
+        """The core's thread ends now, or waits for a step that may never end."""
         if isinstance(runner, WatchedRunner):
             runner.on_failure(self._fail)
         self._thread = threading.Thread(target=self._run, name="octavo-core", daemon=True)
@@ -167,7 +172,8 @@ class InProcessEngine:
         return self._core.stats(is_work_queued=not self._inbox.empty())
 
     async def close(self) -> None:
-        """Aborts what is left, waits for the steps in flight and closes the runner."""
+        """Aborts what is left, waits for the steps in flight and closes the runner; does not wait
+        long once the runner has seen its end."""
         await asyncio.to_thread(self.close_blocking)
 
     def abandon(self) -> None:
@@ -176,7 +182,10 @@ class InProcessEngine:
     def close_blocking(self) -> None:
         if self._receivers.start_closing():
             self._inbox.put(_Close())
-        self._thread.join()
+        self._is_ending.wait()
+        self._thread.join(_END_LIMIT_S)
+        if self._thread.is_alive():
+            log.warning("the core's thread waits for a step and is left alone", death=self.death)
         gc.unfreeze()  # so that what loading left can be freed
 
     def _enqueue(self, request: EngineRequest) -> None:
@@ -190,6 +199,7 @@ class InProcessEngine:
     def _fail(self, death: str) -> None:
         """The runner has seen its end while the core's thread may wait for a step for ever."""
         self._receivers.die(death, ENGINE_STOPPED)
+        self._is_ending.set()
 
     # The core's thread.
 
@@ -205,7 +215,10 @@ class InProcessEngine:
             death = f"the engine has stopped: {type(error).__name__}: {error}"
             self._receivers.die(death, ENGINE_STOPPED)
         finally:
-            self._runner.close()
+            try:
+                self._runner.close()
+            finally:
+                self._is_ending.set()
 
     def _take_commands(self) -> bool:
         """Handles what has come in; sleeps first while there is nothing to do. False: close."""

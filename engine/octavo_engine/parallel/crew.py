@@ -40,11 +40,11 @@ class Crew:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._reports = make_receiver(self._context)
         self._senders = {rank: Sender(self._context) for rank in range(1, setup.size)}
-        # A launcher's own store may be on another host than rank 0.
-        address = address_towards(setup.address) if setup.is_store_given else setup.address
-        store.set("reports", bind(self._reports, address))
-        for rank, sender in self._senders.items():
-            store.set(f"commands/{rank}", bind(sender.socket, address))
+        try:
+            self._publish(setup, store)
+        except BaseException:
+            self._context.destroy(0)  # by itself it would wait for its sockets, and hang
+            raise
         self._watchdog = Watchdog(setup.size, limit_s, octavo_version(), time.monotonic)
         self._lock = threading.Lock()
         """Guards the watchdog's book and what follows from it: two threads write them."""
@@ -58,6 +58,15 @@ class Crew:
         self._is_closing = threading.Event()
         self._started_s = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="octavo-ranks", daemon=True)
+
+    def _publish(self, setup: RankSetup, store: Store) -> None:
+        """Where the sockets are. Raises ConfigError."""
+        address, source = setup.address, "MASTER_ADDR"
+        if setup.is_store_given:  # by a launcher that may be on another host than rank 0
+            address, source = address_towards(address), "the address towards the launcher's store"
+        store.set("reports", bind(self._reports, address, source))
+        for rank, sender in self._senders.items():
+            store.set(f"commands/{rank}", bind(sender.socket, address, source))
 
     def start(self, processes: Sequence[RankProcess], boot: wire.Boot) -> None:
         """processes: those of the other ranks that are ours to end."""

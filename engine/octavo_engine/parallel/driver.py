@@ -85,8 +85,6 @@ def _refuse_before_start(
     is_one_host: bool,
 ) -> None:
     num_ranks = config.parallel.tensor_parallel_size
-    if config.parallel.rank_timeout_s <= 0:
-        raise ConfigError(f"rank_timeout_s {config.parallel.rank_timeout_s} is not positive")
     files = open_model(config.model.path, config.model.load_format)
     if not files.is_in_table:
         refuse_shared_fallback(files, num_ranks)

@@ -12,9 +12,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ReduceOp, Store
 
 from octavo_engine.parallel.group import add_rms_norm, rows_or_zeros, with_norm
+from octavo_engine.parallel.meeting import Meeting
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.sockets import address_towards
 from octavo_kernels.linear_ops import RowNorm
+
+_MEETING_LIMIT = timedelta(days=1)
+"""Of a call that is begun while another rank loads: it fails at once when that one ends."""
 
 
 class GlooGroup:
@@ -27,6 +31,8 @@ class GlooGroup:
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address_towards(setup.address))]
         options._timeout = timedelta(seconds=timeout_s)
+        self._timeout = options._timeout
+        self._meeting = Meeting(setup, store)
         self._gloo = gloo(PrefixStore("gloo", store), setup.rank, setup.size, options)
 
     def prepare(self, hidden_size: int, dtype: torch.dtype) -> None:
@@ -64,7 +70,11 @@ class GlooGroup:
 
     def smallest(self, value: int) -> int:
         number = torch.tensor([value])
-        self._reduce(number, ReduceOp.MIN)
+        options = AllreduceOptions()
+        options.reduceOp, options.timeout = ReduceOp.MIN, _MEETING_LIMIT
+        work = self._gloo.allreduce([number], options)
+        self._meeting.wait(work.is_completed)
+        work.wait(self._timeout)
         return int(number)
 
     def _reduce(self, x: torch.Tensor, how: ReduceOp.RedOpType) -> None:

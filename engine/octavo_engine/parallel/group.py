@@ -60,7 +60,7 @@ class Group(Protocol):
         ...
 
     def smallest(self, value: int) -> int:
-        """Over ranks; waits for all of them."""
+        """Over ranks; waits for all of them without a limit, since some load longer than others."""
         ...
 
     def close(self) -> None:

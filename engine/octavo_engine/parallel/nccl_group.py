@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ReduceOp, Store
 
 from octavo_engine.parallel.group import add_rms_norm, rows_or_zeros, with_norm
+from octavo_engine.parallel.meeting import Meeting
 from octavo_engine.parallel.setup import RankSetup
 from octavo_engine.parallel.symmetric import Symmetric, open_symmetric
 from octavo_kernels.gpu.all_reduce import Following, LookUp
@@ -29,6 +30,7 @@ class NcclGroup:
         """Waits for the other ranks. timeout_s: of each call outside a graph."""
         self.rank, self.size = setup.rank, setup.size
         self._device = device
+        self._meeting = Meeting(setup, store)
         self._symmetric: Symmetric | None = None
         dist.init_process_group(
             "nccl",
@@ -105,12 +107,14 @@ class NcclGroup:
             dist.broadcast(x, 0)
 
     def smallest(self, value: int) -> int:
+        self._meeting.wait()
         number = torch.tensor([value], device=self._device)
         dist.all_reduce(number, ReduceOp.MIN)
         return int(number)
 
     def close(self) -> None:
         """Hangs where a graph holds one of its calls; does not wait for the other ranks."""
+        torch.cuda.set_device(self._device)  # of the thread that was begun for this
         self._symmetric = None
         world = dist.group.WORLD
         assert world is not None

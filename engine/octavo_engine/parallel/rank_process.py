@@ -14,7 +14,6 @@ import time
 from queue import SimpleQueue
 
 import structlog
-import torch
 import zmq
 from torch._C._distributed_c10d import Store
 
@@ -28,13 +27,14 @@ from octavo_engine.parallel.plan import PlanChain
 from octavo_engine.parallel.processes import CHILD, STACK_SIGNAL
 from octavo_engine.parallel.rendezvous import build_share, open_store, own_entries
 from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup, setup_from_launcher
-from octavo_engine.parallel.sockets import Sender, make_receiver
+from octavo_engine.parallel.sockets import Sender, connect, make_receiver
 from octavo_engine.progress import silent
 from octavo_engine.version import octavo_version
 
 log = structlog.get_logger(__name__)
 
 _BEAT_PERIOD_MS = 250
+_CLOSE_LIMIT_S = 10.0
 _PATIENCE = 4.0
 """Rank 0 is given more time than it gives: its end alone does not need its word to be seen."""
 
@@ -53,7 +53,6 @@ class Rank:
         self._reports = reports
         self._chain = PlanChain()
         self._runner: Runner | None = None
-        self._is_on_gpu = False
         self._handles: SimpleQueue[StepHandle | None] = SimpleQueue()
         self._finisher = threading.Thread(target=self._finish_steps, daemon=True)
         self._has_failed = threading.Event()
@@ -80,7 +79,6 @@ class Rank:
         match command:
             case wire.Boot():
                 configure_logs(command.log_format)
-                self._is_on_gpu = command.device == "cuda"
                 self._limit_s = _PATIENCE * command.config.parallel.rank_timeout_s
                 threading.Thread(target=self._load, args=(command,), daemon=True).start()
             case wire.Step():
@@ -116,8 +114,6 @@ class Rank:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
             self._fail(RankFailed(what), "not run")
             return
-        if self._is_on_gpu:
-            torch.cuda.set_device(self._setup.local_rank)  # holds for a thread
         try:
             self._handles.put(self._runner.launch(batch))
         except Exception as error:
@@ -125,8 +121,14 @@ class Rank:
 
     def _close(self) -> None:
         self._handles.put(None)
-        if self._runner is not None:
-            self._finisher.join()
+        if self._runner is None:
+            return
+        # With a rank that has failed a step may never end, and nobody else ends this process.
+        self._finisher.join(_CLOSE_LIMIT_S)
+        if self._finisher.is_alive():
+            log.error("a step does not end", rank=self._setup.rank, limit_s=_CLOSE_LIMIT_S)
+            self._has_failed.set()
+        if not self._has_failed.is_set():
             self._runner.close()
 
     # The finishing thread.
@@ -171,8 +173,8 @@ def run_rank(setup: RankSetup) -> int:
     store = own_entries(open_store(setup), setup)
     context = zmq.Context()
     commands, reports = make_receiver(context), Sender(context)
-    commands.connect(store.get(f"commands/{setup.rank}").decode())
-    reports.socket.connect(store.get("reports").decode())
+    connect(commands, store.get(f"commands/{setup.rank}").decode())
+    connect(reports.socket, store.get("reports").decode())
     code = Rank(setup, store, commands, reports).run()
     commands.close(linger=0)
     reports.close()

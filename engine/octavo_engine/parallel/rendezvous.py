@@ -15,7 +15,9 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointError, ConfigError
 from octavo_engine.loading.model_files import ModelFiles, open_model
 from octavo_engine.parallel.group import Group
+from octavo_engine.parallel.on_device import OnDevice
 from octavo_engine.parallel.setup import START_LIMIT_S, RankSetup
+from octavo_engine.parallel.sockets import resolve, with_port
 from octavo_engine.progress import Report
 from octavo_engine.runner.build import build_runner
 
@@ -35,7 +37,8 @@ def open_store(setup: RankSetup) -> TCPStore:
         if not is_ours:
             return TCPStore(setup.address, setup.port, is_master=False, timeout=timeout)
         # By itself it would listen on all of the host's addresses.
-        listening = socket.create_server((setup.address, setup.port))
+        family, number = resolve(setup.address)
+        listening = socket.create_server((number, setup.port), family=family)
         return TCPStore(
             setup.address,
             listening.getsockname()[1],
@@ -47,8 +50,8 @@ def open_store(setup: RankSetup) -> TCPStore:
     except (OSError, RuntimeError) as error:
         whose = "of the launcher" if setup.is_store_given else "of rank 0"
         raise ConfigError(
-            f"rank {setup.rank}: the store {whose} at {setup.address}:{setup.port} cannot be "
-            f"{'opened' if is_ours else 'reached'}: {error}"
+            f"rank {setup.rank}: the store {whose} at {with_port(setup.address, setup.port)} "
+            f"cannot be {'opened' if is_ours else 'reached'}: {error}"
         ) from error
 
 
@@ -74,7 +77,8 @@ def build_share(
         torch.cuda.set_device(device)
     _refuse_other_files(config, setup, store)
     group = _make_group(setup, store, device, config.parallel.rank_timeout_s)
-    return build_runner(config, compiler, report, group=group, device=device), group
+    runner = build_runner(config, compiler, report, group=group, device=device)
+    return (OnDevice(runner, device) if device_type == "cuda" else runner), group
 
 
 def _make_group(setup: RankSetup, store: Store, device: torch.device, limit_s: float) -> Group:

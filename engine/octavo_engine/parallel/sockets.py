@@ -42,21 +42,41 @@ def make_receiver(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[byte
     return receiver
 
 
-def bind(target: "zmq.Socket[bytes]", address: str) -> str:
-    """Binds to a free port of this host's `address`; returns the endpoint. Raises ConfigError."""
+def bind(target: "zmq.Socket[bytes]", address: str, source: str) -> str:
+    """Binds to a free port of this host's `address`, which `source` has told; returns the endpoint.
+    Raises ConfigError."""
     try:
-        target.bind(f"tcp://{socket.gethostbyname(address)}:*")
+        family, number = resolve(address)
+        target.setsockopt(zmq.IPV6, int(family == socket.AF_INET6))
+        target.bind(f"tcp://{with_port(number, '*')}")
     except (OSError, zmq.ZMQError) as error:
-        raise ConfigError(f"MASTER_ADDR {address!r} is not rank 0's own: {error}") from error
+        raise ConfigError(f"{source} {address!r} is not rank 0's own: {error}") from error
     endpoint = target.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return endpoint.decode().rstrip("\0")
 
 
+def connect(target: "zmq.Socket[bytes]", endpoint: str) -> None:
+    """To what `bind` has returned."""
+    target.setsockopt(zmq.IPV6, int("[" in endpoint))
+    target.connect(endpoint)
+
+
+def resolve(address: str) -> tuple[int, str]:
+    """Its family and number, those of IPv4 where it has both. Raises OSError."""
+    found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    family, _, _, _, target = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, str(target[0])
+
+
+def with_port(address: str, port: int | str) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def address_towards(address: str) -> str:
     """This host's address on the way to another, which sees us under it. Sends nothing."""
-    family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(target)
+    family, number = resolve(address)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((number, 9))
         own: str = probe.getsockname()[0]
     return own
