@@ -24,6 +24,8 @@ PATCH_WORDS = 2**20
 """Changes uploaded at once: 8 MiB with their offsets."""
 PATCH_ALIGNMENT = 64
 """Lengths are padded to it, so that one compiled kernel serves them all."""
+SEEDS, SAMPLING, TABLES, TOKEN_IDS = 0, 1, 5, -1
+"""Parts of the words: from SAMPLING on four numbers of a row, from TABLES on a part a group."""
 _INT32_MAX = 2**31 - 1
 
 
@@ -48,29 +50,30 @@ class DeviceRowTable(HostRows):
             (max_num_rows, max_model_len + 1),
         ]
         sizes = [int(np.prod(shape)) for shape in shapes]
-        self._firsts = list(accumulate(sizes, initial=0))
-        if self._firsts[-1] > _INT32_MAX:
+        *self._firsts, num_words = accumulate(sizes, initial=0)
+        if num_words > _INT32_MAX:
             raise ConfigError(
                 f"{max_num_rows} sequences of up to {max_model_len} tokens are too many for the "
-                f"request table: {self._firsts[-1]} words, at most {_INT32_MAX}"
+                f"request table: {num_words} words, at most {_INT32_MAX}"
             )
-        self._words = torch.zeros(self._firsts[-1], dtype=torch.int32, device=device)
+        self._words = torch.zeros(num_words, dtype=torch.int32, device=device)
         parts = [
             self._words[first : first + size].view(shape)
-            for first, size, shape in zip(self._firsts, sizes, shapes, strict=False)
+            for first, size, shape in zip(self._firsts, sizes, shapes, strict=True)
         ]
+        temperature, top_p, min_p, top_k = parts[SAMPLING:TABLES]
         self.sampling = SamplingTensors(
-            seeds=parts[0].view(-1).view(torch.int64),
-            temperature=parts[1].view(torch.float32),
-            top_p=parts[2].view(torch.float32),
-            min_p=parts[3].view(torch.float32),
-            top_k=parts[4],
+            seeds=parts[SEEDS].view(-1).view(torch.int64),
+            temperature=temperature.view(torch.float32),
+            top_p=top_p.view(torch.float32),
+            min_p=min_p.view(torch.float32),
+            top_k=top_k,
             positions=torch.empty(0, dtype=torch.int64, device=device),
             all_greedy=False,
             any_filter=True,
         )
-        self._block_tables = parts[5:-1]
-        self._token_ids = parts[-1]
+        self._block_tables = parts[TABLES:TOKEN_IDS]
+        self._token_ids = parts[TOKEN_IDS]
         self._num_columns = num_columns
         self._pending: list[tuple[int, np.ndarray]] = []
 
@@ -85,10 +88,10 @@ class DeviceRowTable(HostRows):
     def admit(self, admitted: AdmittedRow) -> None:
         self.take(admitted)
         row = admitted.row
-        self._change(self._firsts[0] + 2 * row, _seed_words(admitted.seed))
-        for part, words in enumerate(_sampling_words(admitted.params), start=1):
+        self._change(self._firsts[SEEDS] + 2 * row, _seed_words(admitted.seed))
+        for part, words in enumerate(_sampling_words(admitted.params), start=SAMPLING):
             self._change(self._firsts[part] + row, words)
-        tokens_at = self._firsts[-2] + row * self._token_ids.shape[1]
+        tokens_at = self._firsts[TOKEN_IDS] + row * self._token_ids.shape[1]
         self._change(tokens_at, np.array(admitted.token_ids, dtype=np.int32))
         for group_idx, block_ids in enumerate(admitted.block_tables):
             self._change_blocks(row, group_idx, 0, block_ids)
@@ -122,7 +125,7 @@ class DeviceRowTable(HostRows):
             raise IndexError(
                 f"row {row} has no place for blocks {first_idx} to {first_idx + len(ids) - 1}"
             )
-        at = self._firsts[5 + group_idx] + row * self._num_columns + first_idx
+        at = self._firsts[TABLES + group_idx] + row * self._num_columns + first_idx
         self._change(at, np.array(ids, dtype=np.int32))
 
     def _change(self, first: int, words: np.ndarray) -> None:
