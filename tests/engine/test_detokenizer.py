@@ -25,7 +25,6 @@ def decode_in_steps(
 def test_a_character_comes_whole_or_not_at_all(text: str) -> None:
     pieces = decode_in_steps(TOKENIZER, TOKENIZER.encode(text))
     assert "".join(pieces) == text
-    assert text.count("\ufffd") == sum(piece.count("\ufffd") for piece in pieces)
 
 
 @given(st.lists(st.integers(0, VOCAB_SIZE - 1)), st.booleans())

@@ -83,6 +83,10 @@ def tight_pool(runner: ModelRunner) -> int:
     return 1 + 14 * len(runner.kv_groups)
 
 
+def num_swapped(core: EngineCore) -> int:
+    return core._scheduler.state.counters.swapped_out
+
+
 @pytest.mark.parametrize("name", FAMILY_CONFIGS)
 def test_a_crowd_with_chunks_preemption_and_swap_gets_the_reference_tokens(name, make):
     reference, runner = make(name)
@@ -94,7 +98,7 @@ def test_a_crowd_with_chunks_preemption_and_swap_gets_the_reference_tokens(name,
         assert len(tokens) == NUM_NEW
         assert tokens == forced_tokens(reference, prompt, tokens)
     swapped, core = run(Limited(runner, pool, num_host_blocks=200), wanted, budget=64)
-    assert core.stats().preemptions_total > 0
+    assert num_swapped(core) > 0
     assert swapped == recomputed
 
 
@@ -106,7 +110,7 @@ def test_chunks_change_no_token(name, chunk, make):
     for prompt in prompts([70, 33]):
         ((tokens), core) = run(runner, [(prompt, params)], budget=chunk)
         assert tokens[0] == forced_tokens(reference, prompt, tokens[0])
-        assert core.stats().steps_total >= 70 // chunk if len(prompt) == 70 else True
+        assert core.stats().steps_total >= -(-len(prompt) // chunk) + 15
 
 
 @pytest.mark.parametrize("name", FAMILY_CONFIGS)

@@ -20,6 +20,7 @@ from octavo_engine.runner.rope_tables import RopeTables
 from octavo_kernels import AttentionMetadata
 
 CPU = torch.device("cpu")
+NUM_BEFORE = 5
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 100,
@@ -52,26 +53,27 @@ def small_gates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _step(num_rows: int) -> tuple[torch.Tensor, StepContext, list[LayerCache]]:
-    """Each row at position 0 of a page of its own."""
-    positions = torch.zeros(num_rows, dtype=torch.int64)
+    """Each row behind some tokens in a page of its own, so that attention has a choice."""
+    positions = torch.full((num_rows,), NUM_BEFORE, dtype=torch.int64)
+    seq_len = NUM_BEFORE + 1
     metadata = AttentionMetadata(
         query_start=torch.arange(num_rows + 1, dtype=torch.int32),
-        seq_lens=torch.ones(num_rows, dtype=torch.int32),
+        seq_lens=torch.full((num_rows,), seq_len, dtype=torch.int32),
         block_table=torch.arange(1, num_rows + 1, dtype=torch.int32)[:, None],
         positions=positions,
         num_rows=num_rows,
         num_decode_rows=num_rows,
         max_query_len=1,
-        max_seq_len=1,
+        max_seq_len=seq_len,
         block_size=16,
-        seq_lens_host=[1] * num_rows,
+        seq_lens_host=[seq_len] * num_rows,
         query_lens_host=[1] * num_rows,
     )
-    group = GroupStep(metadata, torch.arange(1, num_rows + 1) * 16)
-    caches = [
-        LayerCache(*(torch.zeros(num_rows + 1, 2, 16, 64, dtype=torch.float16) for _ in "kv"))
-        for _ in range(3)
-    ]
+    group = GroupStep(metadata, torch.arange(1, num_rows + 1) * 16 + NUM_BEFORE)
+    generator = torch.Generator().manual_seed(4)
+    shape = (num_rows + 1, 2, 16, 64)
+    pages = [torch.randn(shape, generator=generator).half() for _ in range(6)]
+    caches = [LayerCache(k, v) for k, v in zip(pages[::2], pages[1::2], strict=True)]
     token_ids = torch.arange(5, 5 + num_rows, dtype=torch.int32)
     return token_ids, StepContext((group,), ()), caches
 
@@ -79,7 +81,7 @@ def _step(num_rows: int) -> tuple[torch.Tensor, StepContext, list[LayerCache]]:
 def _hidden(model: Decoder | FusedPass, decoder: Decoder, num_rows: int) -> torch.Tensor:
     token_ids, context, caches = _step(num_rows)
     ropes = RopeTables(decoder.ropes, max_model_len=64, device=CPU)
-    context = StepContext(context.groups, ropes.step(torch.zeros(num_rows).long(), None))
+    context = StepContext(context.groups, ropes.step(torch.full((num_rows,), NUM_BEFORE), None))
     if isinstance(model, Decoder):
         return model.hidden_states(token_ids, context, caches).float()
     out = torch.full((num_rows, decoder.config.hidden_size), float("nan"), dtype=torch.float16)

@@ -209,9 +209,3 @@ def test_more_ranks_than_one_are_refused(folder: Path) -> None:
     )
     with pytest.raises(ConfigError, match="tensor_parallel_size 2"):
         build_runner(config)
-
-
-def test_an_unsupported_page_size_is_refused(folder: Path) -> None:
-    config = EngineConfig(model=ModelSettings(path=str(folder)), cache=CacheSettings(block_size=48))
-    with pytest.raises(ConfigError, match="48"):
-        build_runner(config)

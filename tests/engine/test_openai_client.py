@@ -135,7 +135,7 @@ def test_answer_ends_at_its_end_token(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_stop_string_cuts_the_text_and_ends_the_work(client: openai.OpenAI) -> None:
+def test_stop_string_cuts_the_text(client: openai.OpenAI) -> None:
     full = client.completions.create(**greedy("The sea is")).choices[0].text
     stop = full[10:14]
     answer = client.completions.create(**greedy("The sea is"), stop=[stop])

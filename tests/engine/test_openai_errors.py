@@ -6,9 +6,10 @@ from unittest.mock import Mock, patch
 
 import pytest
 from tests.engine.byte_tokenizer import make_tokenizer
-from tests.engine.echo_engine import EchoEngine, always
+from tests.engine.echo_engine import EchoEngine, EchoStream, always
 from tests.engine.server_client import chat_body, client_of, make_state, serving
 
+from octavo_engine.messages import EngineRequest
 from octavo_engine.server.errors import MAX_MESSAGE_CHARS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -223,14 +224,30 @@ async def test_full_queue_is_a_429_with_retry_after() -> None:
     assert response.json()["error"]["code"] == "queue_full"
 
 
-async def test_one_of_several_prompts_refused_leaves_none_running() -> None:
+async def test_one_of_several_prompts_too_long_submits_none() -> None:
     engine = EchoEngine(always("x"))
     async with serving(engine) as client:
         error = await client.refused(
             COMPLETIONS, completion(prompt=["ok", "a" * 190], max_tokens=15)
         )
     assert "max_tokens" in error["message"]
-    assert engine.num_running == 0
+    assert engine.requests == []
+
+
+class RoomForOne(EchoEngine):
+    def submit(self, request: EngineRequest) -> EchoStream:
+        stream = super().submit(request)
+        self.is_queue_full = True
+        return stream
+
+
+async def test_one_of_several_prompts_refused_leaves_none_running() -> None:
+    engine = RoomForOne(always("x"))
+    async with serving(engine) as client:
+        error = await client.refused(COMPLETIONS, completion(prompt=["ok", "no"]), status=429)
+    assert error["code"] == "queue_full"
+    assert engine.aborted == [request.request_id for request in engine.requests]
+    assert len(engine.requests) == 1
 
 
 async def test_engine_failure_of_a_request_is_a_500_with_its_sentence() -> None:

@@ -4,6 +4,7 @@ unless they are not of one kind."""
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -129,17 +130,21 @@ def test_ranks_whose_hosts_hold_different_models_are_refused_before_a_weight_is_
     store = HashStore()
     setups = [setup_on_this_host(rank, 2) for rank in range(2)]
     configs = [config_of(tmp_path / str(rank), 2) for rank in range(2)]
-    monkeypatch.setattr(SafetensorsSource, "tensors", never)
-    # Rank 0 goes on to wait for the other.
-    monkeypatch.setattr("octavo_engine.parallel.rendezvous._make_group", never)
-    with pytest.raises(AssertionError, match="went on"):
+    for way in ("tensors", "read"):
+        monkeypatch.setattr(SafetensorsSource, way, failing("a weight is read"))
+    waits = failing("it waits for the other")
+    monkeypatch.setattr("octavo_engine.parallel.rendezvous._make_group", waits)
+    with pytest.raises(AssertionError, match="waits for the other"):
         build_share(configs[0], setups[0], store, "cpu", None, silent)
     with pytest.raises(CheckpointError, match=rf"is not rank 0's: {sentence}"):
         build_share(configs[1], setups[1], store, "cpu", None, silent)
 
 
-def never(*arguments: object) -> None:
-    raise AssertionError("it went on")
+def failing(message: str) -> Callable[..., None]:
+    def fail(*arguments: object) -> None:
+        raise AssertionError(message)
+
+    return fail
 
 
 def test_more_processes_than_ranks_are_refused_with_both_numbers(

@@ -68,6 +68,8 @@ def max_error(name: str) -> float:
             cache=CacheSettings(block_size=16, cpu_kv_cache_gib=0.02),
         )
     )
+    qkv = runner._model.blocks[0].attention.qkv  # type: ignore[attr-defined]  # of a decoder
+    assert isinstance(qkv, PackedLinear)
     found = compare(runner, prompts_of(read_reference(FIXTURES / name)), 1e-3)
     runner.close()
     return max(prompt.max_logit_error for prompt in found)

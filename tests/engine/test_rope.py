@@ -129,7 +129,7 @@ def test_rows_of_a_step_rotate_by_their_own_lengths() -> None:
     assert not torch.equal(cos[0], cos[1])
 
 
-def test_partial_rotation_turns_the_leading_dimensions_only() -> None:
+def test_partial_rotation_has_a_frequency_for_each_pair_that_turns() -> None:
     params = {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     rope = parse_rope(params, head_dim=HEAD_DIM, max_position_embeddings=512)
     assert inverse_frequencies(rope).shape == (HEAD_DIM // 4,)

@@ -91,6 +91,7 @@ def test_sequences_that_grow_past_the_original_context(
     ]
     for salt in ("cold", "warm", "warm"):  # the last finds the pages of the one before
         assert generate(core, wanted, params, salt) == expected
+    assert (core._scheduler.state.counters.swapped_out > 0) == (swap_gib > 0)
     runner.close()
 
 

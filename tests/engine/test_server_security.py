@@ -183,7 +183,7 @@ async def test_body_nested_without_end_is_a_400() -> None:
     assert error["code"] == "invalid_json"
 
 
-async def test_engine_that_dies_under_a_request_answers_503_without_internals() -> None:
+async def test_engine_that_dies_under_a_request_answers_503_with_retry_after() -> None:
     engine = EchoEngine(always("x"))
     engine.failure = "the engine has stopped"
     async with serving(engine) as client:

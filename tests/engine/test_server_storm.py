@@ -98,9 +98,11 @@ async def test_clients_that_come_and_leave_at_random_leave_nothing_behind() -> N
 async def test_a_storm_of_200_streams_with_clients_that_leave_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    async with tiny_server(tmp_path, max_num_seqs=16) as server:
+    # With such pauses, a task that outlives its stream does not end while the test waits for it.
+    async with tiny_server(tmp_path, max_num_seqs=16, stream_keep_alive_s=1000.0) as server:
+        tasks = asyncio.all_tasks()
         storm = await run_storm(server.url, NAME, num_clients=200, num_tokens=60, seed=0)
-        tasks = [task for task in asyncio.all_tasks() if "_answer" in repr(task)]
+        await eventually(lambda: asyncio.all_tasks() <= tasks)
     storm.print()
     assert storm.endings["answered"] + storm.endings["left"] == 200
     assert storm.endings["left"] > 10
@@ -108,4 +110,3 @@ async def test_a_storm_of_200_streams_with_clients_that_leave_leaves_nothing(
     assert len(storm.livez_s) > 0
     assert storm.lag["+Inf"] > 0
     assert set(storm.left_over.values()) == {0.0}
-    assert tasks == []

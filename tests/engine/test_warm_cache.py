@@ -14,6 +14,7 @@ from octavo_engine.cli.caches import name_the_caches
 from octavo_engine.errors import CheckpointError
 from octavo_engine.layers.linear import Build
 from octavo_engine.loading.model_files import load_decoder, open_model
+from octavo_engine.loading.random_weights import RandomWeights
 from octavo_engine.model_config import kv_groups
 
 
@@ -33,6 +34,10 @@ def test_dummy_weights_fill_every_matrix(config_alone: Path) -> None:
     decoder = load_decoder(files, config, groups, Build(torch.device("cpu"), torch.float32))
     assert 0.01 < decoder.vocabulary.embedding.std() < 0.03
     assert decoder.norm.weight.eq(1).all()
+    drawn = RandomWeights(decoder.slots, torch.device("cpu"), torch.float32).tensors()
+    spreads = {name: weight.std().item() for name, weight in drawn if weight.dim() > 1}
+    assert len(spreads) > len(decoder.blocks)
+    assert all(0.01 < spread < 0.03 for spread in spreads.values()), spreads
 
 
 def test_a_folder_without_weights_is_refused_unless_asked_for(config_alone: Path) -> None:

@@ -49,7 +49,6 @@ def read_range(client: httpx.Client, url: str, start: int, end: int) -> Iterator
 
 def check(answer: httpx.Response, url: str) -> None:
     """Raises DownloadFailed, or TemporaryFailure where asking again may help."""
-    """Raises DownloadFailed, or TemporaryFailure where asking again may help."""
     status = answer.status_code
     if status < 300:
         return
