@@ -1,9 +1,9 @@
 """Ranks that load for different times wait for each other, and know for whom."""
 
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -43,17 +43,24 @@ def test_all_wait_for_the_last_one_each_time_and_each_tells_for_whom(
         with capture_logs() as logs:
             waiting = {rank: pool.submit(meetings[rank].wait) for rank in in_time}
             wanted = {(rank, late) for rank in in_time}
-            wait_until(lambda wanted=wanted, logs=logs: wanted <= told(logs))  # type: ignore[misc]
+            wait_for(wanted, logs)
             assert not any(wait.done() for wait in waiting.values())
             meetings[late].wait()
             for wait in waiting.values():
                 wait.result(LIMIT_S)
 
 
-def told(logs: list[dict[str, object]]) -> set[tuple[object, object]]:
-    """Who waited for the one other rank."""
-    found = [(entry["rank"], entry["missing"]) for entry in list(logs)]
-    return {(rank, missing[0]) for rank, missing in found if len(missing) == 1}  # type: ignore[arg-type, index]
+def wait_for(wanted: set[tuple[int, int]], logs: Sequence[Mapping[str, Any]]) -> None:
+    """Until it is told who waits for which one other rank."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not wanted <= told(logs):
+        assert time.monotonic() < deadline_s, f"told: {told(logs)}"
+        time.sleep(0.01)
+
+
+def told(logs: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
+    missing = [(entry["rank"], entry["missing"]) for entry in list(logs)]
+    return {(rank, ranks[0]) for rank, ranks in missing if len(ranks) == 1}
 
 
 def test_ranks_that_load_longer_than_a_call_may_last_are_waited_for(
@@ -72,10 +79,3 @@ def test_a_rank_that_ends_while_others_wait_ends_the_wait(pool: ThreadPoolExecut
     del late  # with its connections
     with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer"):
         found.result(LIMIT_S)
-
-
-def wait_until(is_true):  # type: ignore[no-untyped-def]
-    deadline_s = time.monotonic() + LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.01)
